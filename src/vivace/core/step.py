@@ -1,0 +1,136 @@
+"""The only way to run a model: any set of rows, ragged per sequence, in one forward pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.core.taps import EMPTY_TAPS, NO_TAPS, Taps, TapSet
+
+if TYPE_CHECKING:
+    from vivace.kv.store import KVStore
+    from vivace.model.spec import ModelSpec
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+
+class Mask(Enum):
+    """Which of the segment's own new rows a row sees. Every committed key of its sequence is visible in each case."""
+
+    CAUSAL = "causal"  # those before it, and itself
+    TREE = "tree"  # its ancestors by `parents`, and itself
+    BLOCK = "block"  # all of them
+    GIVEN = "given"  # those that `allowed` names; a row always sees itself
+
+
+class Write(Enum):
+    """What becomes of the segment's keys and values."""
+
+    APPEND = "append"  # stay pending in the store until the caller commits or rolls back
+    SCRATCH = "scratch"  # visible to this step's rows, rolled back by the executor when it ends
+    REPLACE = "replace"  # overwrite the committed keys at `ordinals` (undo log until commit or roll-back)
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive new rows of one sequence."""
+
+    seq: int
+    tokens: Int32 | None  # [n] token ids, or None when `vectors` are given
+    vectors: Float32 | None = None  # [n, hidden] inputs in place of token embeddings
+    positions: Int32 | None = None  # [n]; None: continue after the last committed position (trees: by depth)
+    mask: Mask = Mask.CAUSAL
+    parents: Int32 | None = None  # [n] TREE: index of the parent row, -1 for a root; parents come before children
+    allowed: NDArray[np.bool_] | None = None  # [n, n] GIVEN
+    write: Write = Write.APPEND
+    ordinals: Int32 | None = None  # [n] REPLACE: the committed ordinals to overwrite
+    logits: Int32 | None = None  # indices of the rows whose logits are wanted, ascending; None: the last row only
+
+    @property
+    def rows(self) -> int:
+        if self.tokens is not None:
+            return len(self.tokens)
+        assert self.vectors is not None
+        return len(self.vectors)
+
+
+NO_LOGITS = np.empty(0, np.int32)
+
+
+def all_rows(n: int) -> Int32:
+    return np.arange(n, dtype=np.int32)
+
+
+@dataclass(slots=True)
+class StepRequest:
+    """Rows to run through layers first_layer..last_layer of one model of the pool.
+
+    With first_layer > 0 every segment carries `vectors`: the residual stream entering that layer. With last_layer
+    below the number of blocks there are no logits; `Tap("hidden", last_layer)` returns the stream that leaves it.
+    """
+
+    segments: list[Segment]
+    model: str = "target"
+    taps: TapSet = NO_TAPS
+    first_layer: int = 0
+    last_layer: int | None = None
+    layer_mask: NDArray[np.bool_] | None = None  # [rows, layers]: False skips the block for that row (keys not written)
+    role: str = "target"  # counters are kept per role
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+
+@dataclass(slots=True)
+class StepCost:
+    """What a step cost, counted exactly except for the seconds."""
+
+    rows: int = 0
+    weight_bytes: int = 0
+    kv_read_bytes: int = 0
+    kv_written_bytes: int = 0
+    native_calls: int = 0
+    seconds: float = 0.0
+    tier: str = ""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """`logits` [wanted rows, vocab] in the order of the request; `starts[i]` is the first of segment i (length + 1 long)."""
+
+    logits: Float32
+    starts: Int32
+    taps: Taps = field(default_factory=lambda: EMPTY_TAPS)
+    cost: StepCost = field(default_factory=StepCost)
+
+    def of(self, segment: int) -> Float32:
+        """The logits of one segment, [its wanted rows, vocab]."""
+        return self.logits[self.starts[segment] : self.starts[segment + 1]]
+
+
+class Executor(Protocol):
+    """Runs steps of one model. Reserves in `store`; committing, rolling back and forking is the caller's."""
+
+    name: str
+    spec: ModelSpec
+    store: KVStore
+
+    def run(self, request: StepRequest) -> StepResult: ...
+
+    def tier(self, request: StepRequest) -> tuple[str, str]:
+        """("T0".."T3", why not a better one)."""
+        ...
+
+    def set_threads(self, threads: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StepError(ValueError):
+    """The request cannot be run as stated; the message says what to change. Nothing was changed."""

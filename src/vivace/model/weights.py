@@ -1,0 +1,56 @@
+"""Weights as they lie in a file: raw blocks of a named type, read lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from vivace.model.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix of `rows` x `cols` values in the blocks of `type` (GGUF type name: "F32", "Q4_K", ...).
+
+    `data` is uint8 [rows, bytes of a row], most often a view of a mapped file. `row_order`, when given, is the
+    stored row to read for each row of the matrix (families whose files keep rows in another order).
+    """
+
+    type: str
+    rows: int
+    cols: int
+    data: NDArray[np.uint8]
+    row_order: NDArray[np.int64] | None = None
+
+    def dequantise(self, first: int = 0, last: int | None = None) -> NDArray[np.float32]:
+        """Rows first..last as float32 [last - first, cols]."""
+        from vivace.model.load.dequantise import dequantise
+
+        last = self.rows if last is None else last
+        rows = self.data[first:last] if self.row_order is None else self.data[self.row_order[first:last]]
+        return dequantise(self.type, rows, self.cols)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a loader returns: the model as data, its weights by the names of `ModelSpec`, and its tokenizer."""
+
+    name: str
+    path: str
+    fingerprint: str  # identifies the weights: changes when the file's contents do
+    spec: ModelSpec
+    matrices: Mapping[str, StoredMatrix]
+    vectors: Mapping[str, NDArray[np.float32]]
+    tokenizer: Tokenizer
+    file_bytes: int
