@@ -1,0 +1,462 @@
+// Matrix products over packed tiles, written once for every instruction set.
+//
+// `Isa` supplies what differs: dot product, fused multiply-add and conversion of halves on 64-byte vectors,
+// and kGroup, the most rows whose accumulators fit in registers.
+// Everything here depends on Isa, so code compiled for one instruction set is never shared with another.
+//
+// A lane is an output row. An output is summed block by block in ascending columns, in one float:
+//   offset types   y = fma(dot * scale, d, y)
+//   minimum types  y = fma(fma(dot, scale, minimum * sum), d, y)
+//   half types     y = fma(fma(dot1, scale1, dot0 * scale0), d, y)       (scales of 16 columns)
+// with dot, sum exact integers and d the activation scale: the same bits for any number of rows or tiles.
+#pragma once
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "packed_layout.h"
+#include "vivace/kernels.h"
+
+namespace vivace::matmul_kernel {
+
+#define VIVACE_INLINE [[gnu::always_inline]] inline
+
+using Words = uint32_t __attribute__((vector_size(kLine)));
+using Ints = int32_t __attribute__((vector_size(kLine)));
+using Floats = float __attribute__((vector_size(kLine)));
+using Bytes16 = int8_t __attribute__((vector_size(16)));
+
+template <class T>
+VIVACE_INLINE T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+VIVACE_INLINE void store(void* to, const T& value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+VIVACE_INLINE Floats splat(float value) { return value - Floats{}; }
+
+// body(integral_constant<0>) ... body(integral_constant<kCount - 1>): indices are constants, so arrays
+// indexed by them live in registers.
+template <int kCount, class Body>
+VIVACE_INLINE void unroll(Body&& body) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<int, kIndex>{}), ...);
+  }(std::make_integer_sequence<int, kCount>{});
+}
+
+// ---- what each weight type adds: how to read a block ----
+
+enum class Form { kOffset, kMinimum, kHalves };
+
+// Quad j of lines of nibbles.
+VIVACE_INLINE Words nibbles(const uint8_t* lines, int j) {
+  return load<Words>(lines + j / 2 * kLine) >> (j % 2 * 4) & 0x0f0f0f0fu;
+}
+
+template <class Isa>
+VIVACE_INLINE void half_scales(const uint8_t* head, int blocks, Floats* scale) {
+  for (int b = 0; b < blocks; ++b) scale[b] = Isa::halves(head + 32 * b);
+}
+
+template <class Isa>
+struct Q4_1 {
+  static constexpr WeightType kType = WeightType::kQ4_1;
+  static constexpr Form kForm = Form::kMinimum;
+  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* scale, Floats* minimum) {
+    scale[0] = Isa::halves(head);
+    minimum[0] = Isa::halves(head + 32);
+  }
+  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
+};
+
+template <class Isa>
+struct Q5_0 {
+  static constexpr WeightType kType = WeightType::kQ5_0;
+  static constexpr Form kForm = Form::kOffset;
+  static constexpr int kOffset = 16;
+  VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
+    half_scales<Isa>(head, blocks, scale);
+  }
+  VIVACE_INLINE static Words quad(const uint8_t* block, int j) {
+    const Words high = load<Words>(block);
+    return nibbles(block + kLine, j) | ((j < 4 ? high << (4 - j) : high >> (j - 4)) & 0x10101010u);
+  }
+};
+
+template <class Isa>
+struct Q8_0 {
+  static constexpr WeightType kType = WeightType::kQ8_0;
+  static constexpr Form kForm = Form::kOffset;
+  static constexpr int kOffset = 128;
+  VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
+    half_scales<Isa>(head, blocks, scale);
+  }
+  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return load<Words>(block + j * kLine); }
+};
+
+template <class Isa>
+struct Q4_K {
+  static constexpr WeightType kType = WeightType::kQ4_K;
+  static constexpr Form kForm = Form::kMinimum;
+  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* scale, Floats* minimum) {
+    const Floats d = Isa::halves(head), negative_dmin = -Isa::halves(head + 32);
+    const Words w[3] = {load<Words>(head + kLine), load<Words>(head + 2 * kLine), load<Words>(head + 3 * kLine)};
+    const auto field = [&](int f) __attribute__((always_inline)) {
+      const Words bits =
+          f < 15 ? w[f / 5] >> (f % 5 * 6) & 63u : w[0] >> 30 | (w[1] >> 30) << 2 | (w[2] >> 30) << 4;
+      return __builtin_convertvector(reinterpret_cast<const Ints&>(bits), Floats);
+    };
+    unroll<8>([&](auto b) __attribute__((always_inline)) {
+      scale[b] = d * field(b);
+      minimum[b] = negative_dmin * field(b + 8);
+    });
+  }
+  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
+};
+
+template <class Isa>
+struct Q6_K {
+  static constexpr WeightType kType = WeightType::kQ6_K;
+  static constexpr Form kForm = Form::kHalves;
+  static constexpr int kOffset = 32;
+  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* first, Floats* second) {
+    const Floats d = load<Floats>(head);
+    const auto sub_scale = [&](int s) __attribute__((always_inline)) {
+      return d * __builtin_convertvector(__builtin_convertvector(load<Bytes16>(head + kLine + 16 * s), Ints), Floats);
+    };
+    unroll<8>([&](auto b) __attribute__((always_inline)) {
+      first[b] = sub_scale(2 * b);
+      second[b] = sub_scale(2 * b + 1);
+    });
+  }
+  VIVACE_INLINE static Words quad(const uint8_t* block, int j) {
+    const uint8_t* half = block + j / 4 * 3 * kLine;
+    const Words high = load<Words>(half);
+    const int m = j % 4;
+    return nibbles(half + kLine, m) | ((m < 2 ? high << (4 - 2 * m) : high >> (2 * m - 4)) & 0x30303030u);
+  }
+};
+
+// ---- activations ----
+
+constexpr int kChunk = 64;         // most rows between two passes over the weights
+constexpr int kPanelBlocks = 16;   // blocks unpacked at once for many rows
+constexpr int kPanelBlockBytes = 10 * kLine;  // two lines of scales, eight of weights
+constexpr int64_t kPanelBytes = kPanelBlocks * kPanelBlockBytes;
+constexpr int64_t kSumBytes = kChunk * kLine;
+constexpr int64_t kFactorBytes = kMatmulScratch - kPanelBytes - kSumBytes;
+
+// What a block of activations brings besides its values, [rows] of each: the scale, then by form the start
+// of the dot product (-offset * sum), the float sum, or the starts of both halves.
+constexpr int factor_words(Form form) { return form == Form::kHalves ? 3 : 2; }
+
+template <class Format>
+VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8_t* factors) {
+  const int64_t blocks = a.cols / kBlockCols;
+  constexpr int kWords = factor_words(Format::kForm);
+  for (int r = 0; r < rows; ++r) {
+    const float* d = a.d + (row + r) * blocks;
+    const int32_t* s = a.s + (row + r) * blocks * 2;
+    for (int64_t b = 0; b < blocks; ++b) {
+      uint8_t* at = factors + 4 * (b * kWords * rows + r);
+      store(at, d[b]);
+      if constexpr (Format::kForm == Form::kMinimum) {
+        store(at + 4 * rows, static_cast<float>(s[2 * b] + s[2 * b + 1]));
+      } else if constexpr (Format::kForm == Form::kOffset) {
+        store(at + 4 * rows, -Format::kOffset * (s[2 * b] + s[2 * b + 1]));
+      } else {
+        store(at + 4 * rows, -Format::kOffset * s[2 * b]);
+        store(at + 8 * rows, -Format::kOffset * s[2 * b + 1]);
+      }
+    }
+  }
+}
+
+// ---- one block of 16 x 32 weights times kRows rows ----
+
+template <int kRows>
+struct Operand {
+  const int8_t* q;         // first row's values of this block
+  int64_t stride;          // between rows
+  const uint8_t* factors;  // this block's
+};
+
+template <class Isa, int kFirst, int kCount, int kRows, class Quad>
+VIVACE_INLINE void dots(const Quad& quad, const Operand<kRows>& a, Ints (&n)[kRows]) {
+  unroll<kCount>([&](auto i) __attribute__((always_inline)) {
+    constexpr int kQuad = kFirst + i;
+    const Words w = quad(kQuad);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad);
+    });
+  });
+}
+
+template <class Isa, Form kForm, int kRows, class Quad>
+VIVACE_INLINE void accumulate(const Quad& quad, Floats scale, Floats second, const Operand<kRows>& a,
+                              Floats (&y)[kRows]) {
+  const auto factor = [&](int word, int r) __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
+  const auto real = [&](int word, int r) __attribute__((always_inline)) {
+    return splat(load<float>(factor(word, r)));
+  };
+  const auto start = [&](int word, int r) __attribute__((always_inline)) {
+    return load<int32_t>(factor(word, r)) - Ints{};
+  };
+  const auto convert = [](Ints n) __attribute__((always_inline)) { return __builtin_convertvector(n, Floats); };
+  Ints n[kRows];
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(1, r); });
+  if constexpr (kForm == Form::kHalves) {
+    Floats t[kRows];
+    dots<Isa, 0, 4>(quad, a, n);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      t[r] = convert(n[r]) * scale;
+      n[r] = start(2, r);
+    });
+    dots<Isa, 4, 4>(quad, a, n);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      y[r] = Isa::fma(Isa::fma(convert(n[r]), second, t[r]), real(0, r), y[r]);
+    });
+  } else {
+    dots<Isa, 0, 8>(quad, a, n);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      const Floats t = kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(1, r))
+                                               : convert(n[r]) * scale;
+      y[r] = Isa::fma(t, real(0, r), y[r]);
+    });
+  }
+}
+
+// ---- outputs ----
+
+struct Output {
+  float* at;  // row 0, column 0
+  int64_t stride;
+  const float* bias;
+  int32_t cols;
+
+  VIVACE_INLINE void write(int row, int tile, Floats y) const {
+    const int first = tile * kTileRows;
+    float* to = at + row * stride + first;
+    if (first + kTileRows <= cols) {
+      if (bias) y += load<Floats>(bias + first);
+      store(to, y);
+      return;
+    }
+    for (int i = 0; first + i < cols; ++i) to[i] = bias ? y[i] + bias[first + i] : y[i];
+  }
+};
+
+// ---- few rows: unpack into registers ----
+
+template <class Isa, class Format, int kRows>
+void multiply_few(const PackedMatrix& w, const Activations& a, int row, int tile_begin, int tile_end,
+                  const Output& out, const uint8_t* factors) {
+  constexpr UnitLayout kLayout = unit_layout(Format::kType);
+  constexpr int64_t kFactorStep = 4 * factor_words(Format::kForm) * kRows;
+  const int blocks = w.cols / kBlockCols;
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    const uint8_t* unit = w.data + tile * w.tile_bytes;
+    Operand<kRows> operand{a.q + int64_t{row} * a.cols, a.cols, factors};
+    Floats y[kRows] = {};
+    for (int first = 0; first < blocks; first += kLayout.blocks) {
+      Floats scale[kLayout.blocks], second[kLayout.blocks];
+      Format::scales(unit, kLayout.blocks, scale, second);
+      const int present = kLayout.blocks == 2 && first + 1 == blocks ? 1 : kLayout.blocks;
+      for (int b = 0; b < present; ++b) {
+        const uint8_t* block = unit + kLayout.bytes(b);
+        accumulate<Isa, Format::kForm, kRows>(
+            [&](int j) __attribute__((always_inline)) { return Format::quad(block, j); }, scale[b], second[b],
+            operand, y);
+        operand.q += kBlockCols;
+        operand.factors += kFactorStep;
+      }
+      unit += kLayout.bytes(kLayout.blocks);
+    }
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) { out.write(row + r, tile, y[r]); });
+  }
+}
+
+// ---- many rows: unpack a panel of columns once ----
+
+template <class Isa, class Format>
+const uint8_t* unpack(const uint8_t* unit, int blocks, uint8_t* panel) {
+  constexpr UnitLayout kLayout = unit_layout(Format::kType);
+  for (int first = 0; first < blocks; first += kLayout.blocks) {
+    Floats scale[kLayout.blocks], second[kLayout.blocks] = {};
+    Format::scales(unit, kLayout.blocks, scale, second);
+    const int present = kLayout.blocks == 2 && first + 1 == blocks ? 1 : kLayout.blocks;
+    for (int b = 0; b < present; ++b, panel += kPanelBlockBytes) {
+      const uint8_t* block = unit + kLayout.bytes(b);
+      store(panel, scale[b]);
+      store(panel + kLine, second[b]);
+      unroll<8>([&](auto j) __attribute__((always_inline)) {
+        store(panel + (2 + j) * kLine, Format::quad(block, j));
+      });
+    }
+    unit += kLayout.bytes(kLayout.blocks);
+  }
+  return unit;
+}
+
+template <class Isa, Form kForm, int kRows>
+void multiply_panel(const uint8_t* panel, int blocks, Operand<1> a, uint8_t* sums) {
+  Operand<kRows> operand{a.q, a.stride, a.factors};
+  Floats y[kRows];
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { y[r] = load<Floats>(sums + r * kLine); });
+  for (int b = 0; b < blocks; ++b, panel += kPanelBlockBytes) {
+    accumulate<Isa, kForm, kRows>(
+        [&](int j) __attribute__((always_inline)) { return load<Words>(panel + (2 + j) * kLine); },
+        load<Floats>(panel), load<Floats>(panel + kLine), operand, y);
+    operand.q += kBlockCols;
+    operand.factors += 4 * factor_words(kForm) * kRows;
+  }
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { store(sums + r * kLine, y[r]); });
+}
+
+// Calls body(integral_constant<rows>).
+template <int kMost, class Body>
+VIVACE_INLINE void with_rows(int rows, Body&& body) {
+  if constexpr (kMost > 1) {
+    if (rows < kMost) return with_rows<kMost - 1>(rows, body);
+  }
+  body(std::integral_constant<int, kMost>{});
+}
+
+template <class Isa, class Format>
+void multiply_many(const PackedMatrix& w, const Activations& a, int row, int rows, int tile_begin, int tile_end,
+                   const Output& out, uint8_t* scratch) {
+  constexpr int64_t kFactorRowStep = 4 * factor_words(Format::kForm);
+  uint8_t* sums = scratch;
+  uint8_t* panel = sums + kSumBytes;
+  uint8_t* factors = panel + kPanelBytes;
+  const int blocks = w.cols / kBlockCols;
+  const int groups = (rows + Isa::kGroup - 1) / Isa::kGroup;
+  const auto group_begin = [&](int g) __attribute__((always_inline)) { return rows * g / groups; };
+  for (int g = 0; g < groups; ++g) {
+    const int first = group_begin(g);
+    gather_factors<Format>(a, row + first, group_begin(g + 1) - first, factors + first * blocks * kFactorRowStep);
+  }
+  for (int tile = tile_begin; tile < tile_end; ++tile) {
+    std::memset(sums, 0, kLine * rows);
+    const uint8_t* unit = w.data + tile * w.tile_bytes;
+    for (int block = 0; block < blocks; block += kPanelBlocks) {
+      const int count = blocks - block < kPanelBlocks ? blocks - block : kPanelBlocks;
+      unit = unpack<Isa, Format>(unit, count, panel);
+      for (int g = 0; g < groups; ++g) {
+        const int first = group_begin(g);
+        with_rows<Isa::kGroup>(group_begin(g + 1) - first, [&](auto size) __attribute__((always_inline)) {
+          const Operand<1> operand{a.q + int64_t{row + first} * a.cols + block * kBlockCols, a.cols,
+                                   factors + (first * blocks + block * size) * kFactorRowStep};
+          multiply_panel<Isa, Format::kForm, size>(panel, count, operand, sums + first * kLine);
+        });
+      }
+    }
+    for (int r = 0; r < rows; ++r) out.write(row + r, tile, load<Floats>(sums + r * kLine));
+  }
+}
+
+template <class Isa, class Format>
+void multiply(const PackedMatrix& w, const Activations& a, int32_t tile_begin, int32_t tile_end, const float* bias,
+              float* out, int64_t out_stride, uint8_t* scratch) {
+  const Output output{out, out_stride, bias, w.rows};
+  const int64_t fitting = kFactorBytes / (int64_t{w.cols} / kBlockCols * 4 * factor_words(Format::kForm));
+  const int chunk = fitting < kChunk ? static_cast<int>(fitting) : kChunk;
+  for (int row = 0; row < a.rows; row += chunk) {
+    const int rows = a.rows - row < chunk ? a.rows - row : chunk;
+    if (rows > Isa::kGroup) {
+      multiply_many<Isa, Format>(w, a, row, rows, tile_begin, tile_end, output, scratch);
+      continue;
+    }
+    gather_factors<Format>(a, row, rows, scratch);
+    with_rows<Isa::kGroup>(rows, [&](auto size) __attribute__((always_inline)) {
+      multiply_few<Isa, Format, size>(w, a, row, tile_begin, tile_end, output, scratch);
+    });
+  }
+}
+
+// ---- float weights: y = (sum over even columns) + (sum over odd columns), each ascending ----
+
+template <class Isa>
+struct F32 {
+  static constexpr int kPairBytes = 2 * kLine;
+  VIVACE_INLINE static Floats even(const uint8_t* pair) { return load<Floats>(pair); }
+  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return load<Floats>(pair + kLine); }
+};
+
+template <class Isa>
+struct BF16 {
+  static constexpr int kPairBytes = kLine;
+  VIVACE_INLINE static Floats even(const uint8_t* pair) { return reinterpret(load<Words>(pair) << 16); }
+  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return reinterpret(load<Words>(pair) & 0xffff0000u); }
+  VIVACE_INLINE static Floats reinterpret(Words bits) { return load<Floats>(&bits); }
+};
+
+template <class Isa>
+struct F16 {
+  static constexpr int kPairBytes = kLine;
+  VIVACE_INLINE static Floats even(const uint8_t* pair) { return Isa::halves(pair); }
+  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return Isa::halves(pair + 32); }
+};
+
+template <class Isa, class Format, int kRows>
+void multiply_floats(const PackedMatrix& w, const Activations& a, int row, int tile, const Output& out) {
+  const uint8_t* pair = w.data + tile * w.tile_bytes;
+  const float* x = a.f + row * a.f_stride;
+  Floats even[kRows] = {}, odd[kRows] = {};
+  int k = 0;
+  for (; k + 1 < w.cols; k += 2, pair += Format::kPairBytes) {
+    const Floats w0 = Format::even(pair), w1 = Format::odd(pair);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      even[r] = Isa::fma(w0, splat(x[r * a.f_stride + k]), even[r]);
+      odd[r] = Isa::fma(w1, splat(x[r * a.f_stride + k + 1]), odd[r]);
+    });
+  }
+  if (k < w.cols) {
+    const Floats w0 = Format::even(pair);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      even[r] = Isa::fma(w0, splat(x[r * a.f_stride + k]), even[r]);
+    });
+  }
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { out.write(row + r, tile, even[r] + odd[r]); });
+}
+
+template <class Isa, class Format>
+void multiply_float(const PackedMatrix& w, const Activations& a, int32_t tile_begin, int32_t tile_end,
+                    const float* bias, float* out, int64_t out_stride, uint8_t*) {
+  const Output output{out, out_stride, bias, w.rows};
+  for (int chunk = 0; chunk < a.rows; chunk += kChunk) {
+    const int rows = a.rows - chunk < kChunk ? a.rows - chunk : kChunk;
+    const int groups = (rows + Isa::kGroup - 1) / Isa::kGroup;
+    for (int tile = tile_begin; tile < tile_end; ++tile) {
+      for (int g = 0; g < groups; ++g) {
+        const int first = rows * g / groups;
+        with_rows<Isa::kGroup>(rows * (g + 1) / groups - first, [&](auto size) __attribute__((always_inline)) {
+          multiply_floats<Isa, Format, size>(w, a, chunk + first, tile, output);
+        });
+      }
+    }
+  }
+}
+
+template <class Isa>
+MatmulFn select(WeightType type) {
+  switch (type) {
+    case WeightType::kF32: return multiply_float<Isa, F32<Isa>>;
+    case WeightType::kF16: return multiply_float<Isa, F16<Isa>>;
+    case WeightType::kBF16: return multiply_float<Isa, BF16<Isa>>;
+    case WeightType::kQ4_1: return multiply<Isa, Q4_1<Isa>>;
+    case WeightType::kQ5_0: return multiply<Isa, Q5_0<Isa>>;
+    case WeightType::kQ8_0: return multiply<Isa, Q8_0<Isa>>;
+    case WeightType::kQ4_K: return multiply<Isa, Q4_K<Isa>>;
+    case WeightType::kQ6_K: return multiply<Isa, Q6_K<Isa>>;
+    default: return nullptr;
+  }
+}
+
+}  // namespace vivace::matmul_kernel

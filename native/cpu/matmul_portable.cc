@@ -1,0 +1,33 @@
+#include "half.h"
+#include "matmul.h"
+#include "matmul_kernel.h"
+
+namespace vivace::portable {
+namespace {
+
+struct Isa {
+  using Ints = matmul_kernel::Ints;
+  using Words = matmul_kernel::Words;
+  using Floats = matmul_kernel::Floats;
+  static constexpr int kGroup = 1;
+
+  VIVACE_INLINE static Ints dot(Ints sum, Words w, const int8_t* quad) {
+    for (int i = 0; i < 4; ++i) {
+      const Words bytes = w >> 8 * i & 255u;
+      sum += reinterpret_cast<const Ints&>(bytes) * int32_t{quad[i]};
+    }
+    return sum;
+  }
+  VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
+  VIVACE_INLINE static Floats halves(const uint8_t* from) {
+    Floats values;
+    for (int i = 0; i < kTileRows; ++i) values[i] = half_to_float(vivace::load<uint16_t>(from + 2 * i));
+    return values;
+  }
+};
+
+}  // namespace
+
+MatmulFn matmul(WeightType type) { return matmul_kernel::select<Isa>(type); }
+
+}  // namespace vivace::portable
