@@ -1,0 +1,613 @@
+"""The cache as a transactional store: reserve rows, compute into them, then commit or roll back.
+
+Every sequence has one common page list, held by all (layer, head) lists that nobody evicted from, and an override for
+each list that was made ragged. Forks share pages; whoever writes first copies. Reserving allocates and copies at once,
+so executors write without further checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vivace.kv.check import check_store
+from vivace.kv.lists import Int32, ListKey, PageList, Sequence, pages_for
+from vivace.kv.pages import CellPool, OutOfPages
+from vivace.kv.plain import Float32, Index, Part, Plain
+from vivace.kv.spec import PAGE, KVSpec
+from vivace.kv.state import StateParticipant
+from vivace.kv.view import KVBlob, KVBytes, KVRows
+
+__all__ = ["KVStore", "OutOfPages", "TransactionError", "UnknownSequence"]
+
+
+class TransactionError(ValueError):
+    """The call does not fit the state of the sequence; nothing was changed."""
+
+
+class UnknownSequence(KeyError):
+    """No such sequence, or it was dropped."""
+
+
+class _Sequences(dict[int, Sequence]):
+    def __missing__(self, seq: int) -> Sequence:
+        raise UnknownSequence(f"the store has no sequence {seq}: it was never made, or was dropped")
+
+
+class KVStore:
+    """Keys and values of many sequences of one model.
+
+    `capacity_pages` pages are reserved as address space; memory becomes resident when it is touched. `planes[layer]` is
+    [kv_heads, pages, 2, head_dim * 64]: for executors, which find the pages in `pages` and `overrides`.
+    """
+
+    def __init__(self, spec: KVSpec, capacity_pages: int) -> None:
+        self.spec = spec
+        self.capacity_pages = capacity_pages
+        self.plain = Plain(spec, capacity_pages)
+        self.planes: list[NDArray[Any]] = self.plain.planes
+        keys = [(i, head) for i, layer in enumerate(spec.layers) for head in range(layer.kv_heads)]
+        self.lanes: dict[ListKey, int] = {key: lane for lane, key in enumerate(keys)}
+        self.pool = CellPool(len(keys), capacity_pages)
+        self._all_lanes = np.arange(len(keys))
+        self._all_parts: list[Part] = [(i, np.arange(layer.kv_heads)) for i, layer in enumerate(spec.layers)]
+        self._sequences = _Sequences()
+        self._next_id = 0
+        self._participants: list[StateParticipant] = []
+        self._page_callbacks: list[Callable[[int, int], None]] = []
+
+    # Sequences
+
+    def new(self) -> int:
+        """An empty sequence."""
+        seq = self._next_id
+        self._next_id += 1
+        self._sequences[seq] = Sequence(PageList(self._all_lanes, self._all_parts))
+        return seq
+
+    def drop(self, seq: int) -> None:
+        """Forgets a sequence, an open transaction included."""
+        for rows in self._sequences[seq].lists():
+            self.pool.release(rows.lanes, rows.pages)
+        del self._sequences[seq]
+        for participant in self._participants:
+            participant.drop(seq)
+
+    def fork(self, seq: int) -> int:
+        """A new sequence with the committed rows of this one. Pages are shared until one side writes."""
+        s = self._sequences[seq]
+        if s.replaced:
+            raise TransactionError(f"sequence {seq} has replaced rows: commit or roll back before forking it")
+        child = self._next_id
+        self._next_id += 1
+        t = Sequence(s.main.copy(s.main.lanes, s.main.parts))
+        t.overrides = {key: rows.copy(rows.lanes, rows.parts) for key, rows in s.overrides.items()}
+        t.biases = {key: bias.copy() for key, bias in s.biases.items()}
+        t.next_position, t.sealed, t.pruned = s.next_position, s.sealed, s.pruned
+        for rows in t.lists():
+            self.pool.share(rows.lanes, rows.pages)
+        for rows in s.lists():
+            rows.writable = 0
+        self._sequences[child] = t
+        for participant in self._participants:
+            participant.fork(seq, child)
+        return child
+
+    # Transactions
+
+    def reserve(self, seq: int, positions: Int32) -> int:
+        """Room for pending rows at these positions, behind those already pending; every list gets them.
+
+        Returns the ordinal of the first new row in the common list. Raises OutOfPages, having changed nothing.
+        """
+        s = self._sequences[seq]
+        main = s.main
+        first = main.length + s.pending
+        end = first + len(positions)
+        if end > main.writable or s.overrides or self._participants:
+            self._make_writable(seq, s, positions)
+        main.row_positions[first:end] = positions
+        for rows in s.overrides.values():
+            at = rows.length + s.pending
+            rows.row_positions[at : at + len(positions)] = positions
+        s.pending += len(positions)
+        return first
+
+    def _make_writable(self, seq: int, s: Sequence, positions: Int32) -> None:
+        pending, n = s.pending, len(positions)
+        pages, cells = 0, {}
+        short: list[tuple[PageList, bool, int]] = []  # list, whether its last page must be copied, new pages
+        for rows in s.lists():
+            start = rows.length + pending
+            if start + n <= rows.writable:
+                continue
+            tail = start % PAGE != 0 and n > 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[start // PAGE]))
+            more = pages_for(start + n) - rows.count
+            short.append((rows, tail, more))
+            if rows is s.main:
+                pages = tail + more
+            else:
+                cells[int(rows.lanes[0])] = tail + more
+        self.pool.require(pages, cells)
+        told: list[StateParticipant] = []
+        try:
+            for participant in self._participants:
+                told.append(participant)
+                participant.reserve(seq, positions)
+        except BaseException:
+            for participant in told:
+                participant.rollback(seq, pending)
+            raise
+        s.main.make_room(s.main.length + pending + n)
+        for rows, tail, more in short:
+            rows.make_room(rows.length + pending + n)
+            if tail:
+                self._own(s, rows, (rows.length + pending) // PAGE)
+            for _ in range(more):
+                rows.push(self._take(s, rows))
+            rows.writable = rows.count * PAGE
+
+    def _take(self, s: Sequence, rows: PageList) -> int:
+        return self.pool.take_page(rows.lanes) if rows is s.main else self.pool.take_cell(int(rows.lanes[0]))
+
+    def _own(self, s: Sequence, rows: PageList, index: int) -> None:
+        """Puts a private copy in the place of a shared page."""
+        old = int(rows.page_ids[index])
+        page = self._take(s, rows)
+        self.plain.copy_page(rows.parts, old, page)
+        self.pool.release(rows.lanes, rows.page_ids[index : index + 1].copy())
+        rows.page_ids[index] = page
+
+    def commit(self, seq: int, rows: int | Seq[int] | NDArray[Any] | None = None) -> None:
+        """Keeps all pending rows, the first so many, or those at the given indices in that order; drops the others.
+
+        Positions must ascend, from `next_position` on.
+        """
+        s = self._sequences[seq]
+        main, pending = s.main, s.pending
+        picked: Index | None = None
+        if rows is None:
+            n = pending
+        elif isinstance(rows, int):
+            n = rows
+        else:
+            picked = np.asarray(rows, np.int64)
+            n = len(picked)
+        if n > pending or n < 0 or (picked is not None and not _distinct(picked, pending)):
+            raise TransactionError(f"cannot commit rows {rows} of sequence {seq}: it has {pending} pending")
+        old = main.length
+        if n:
+            new = main.row_positions[old : old + pending]
+            kept = new[:n] if picked is None else new[picked]
+            if kept[0] < s.next_position or (n > 1 and (kept[1:] <= kept[:-1]).any()):
+                raise TransactionError(f"positions must ascend from {s.next_position} on, not {kept.tolist()}")
+            s.next_position = int(kept[-1]) + 1
+        if picked is not None:
+            self._gather_pending(s, picked)
+        main.length = length = old + n
+        if s.overrides:
+            for override in s.overrides.values():
+                override.length += n
+        s.pending = 0
+        if n != pending:
+            self._release_spare(s)
+        if s.replaced:
+            s.replaced.clear()
+        if self._participants:
+            indices = range(n) if picked is None else picked.tolist()
+            for participant in self._participants:
+                participant.commit(seq, indices)
+        if self._page_callbacks and length // PAGE > old // PAGE:
+            self._tell_pages(seq, old, length)
+
+    def _gather_pending(self, s: Sequence, picked: Index) -> None:
+        """Moves the picked pending rows to the first pending places, in every list."""
+        moved = np.flatnonzero(picked != np.arange(len(picked)))
+        if not len(moved):
+            return
+        picked, target = picked[moved[0] :], np.arange(moved[0], len(picked))
+        for rows in s.lists():
+            self.plain.write(
+                rows.parts,
+                rows.pages,
+                rows.length + target,
+                self.plain.read(rows.parts, rows.pages, rows.length + picked),
+            )
+        for rows in (s.main, *s.overrides.values()):
+            rows.row_positions[rows.length + target] = rows.row_positions[rows.length + picked]
+
+    def _tell_pages(self, seq: int, old: int, length: int) -> None:
+        for page in range(old // PAGE, length // PAGE):
+            for callback in self._page_callbacks:
+                callback(seq, page)
+
+    def rollback(self, seq: int, first: int = 0) -> None:
+        """Drops the pending rows from index `first` on; with 0, replaced rows get back what stood there."""
+        s = self._sequences[seq]
+        if not 0 <= first <= s.pending:
+            raise TransactionError(f"cannot roll back to {first} pending rows: sequence {seq} has {s.pending}")
+        s.pending = first
+        self._release_spare(s)
+        if first == 0:
+            for ordinals, rows in reversed(s.replaced):
+                self.plain.write(s.main.parts, s.main.pages, ordinals, rows)
+            s.replaced.clear()
+        for participant in self._participants:
+            participant.rollback(seq, first)
+
+    def _release_spare(self, s: Sequence) -> None:
+        for rows in s.lists():
+            need = pages_for(rows.length + s.pending)
+            if rows.count > need:
+                self.pool.release(rows.lanes, rows.page_ids[need : rows.count])
+                rows.count = need
+                rows.writable = min(rows.writable, need * PAGE)
+
+    def replace(self, seq: int, ordinals: ArrayLike) -> None:
+        """Makes committed rows writable until commit or rollback; rollback restores them. Positions stay.
+
+        Raises OutOfPages when shared pages cannot be copied.
+        """
+        s = self._sequences[seq]
+        if s.overrides:
+            raise TransactionError(f"sequence {seq} is ragged: rows of its lists cannot be replaced by ordinal")
+        index = np.asarray(ordinals, np.int64)
+        main = s.main
+        if not _distinct(index, main.length) or (len(index) and index.min() < s.sealed):
+            raise TransactionError(f"rows to replace must be distinct, in {s.sealed}..{main.length - 1}")
+        shared = [page for page in np.unique(index // PAGE) if self.pool.is_shared(main.lanes, int(main.pages[page]))]
+        self.pool.require(len(shared), {})
+        for page in shared:
+            self._own(s, main, int(page))
+        s.replaced.append((index, self.plain.read(main.parts, main.pages, index)))
+
+    # Taking back and evicting
+
+    def retract(self, seq: int, n: int) -> None:
+        """Takes back the last n committed rows. Refused for rows that were sealed, or committed before an eviction."""
+        s = self._settled(seq, "retract")
+        if not 0 <= n <= s.main.length - s.sealed:
+            free = s.main.length - s.sealed
+            raise TransactionError(f"cannot retract {n} rows of sequence {seq}: {free} follow the last eviction")
+        self._cut(seq, s, s.main.length - n)
+
+    def truncate(self, seq: int, length: int) -> None:
+        """Drops the committed rows from ordinal `length` of the common list on, and their positions in all lists."""
+        s = self._settled(seq, "truncate")
+        if not 0 <= length <= s.main.length:
+            raise TransactionError(f"cannot truncate sequence {seq} to {length}: its length is {s.main.length}")
+        self._cut(seq, s, length)
+
+    def _cut(self, seq: int, s: Sequence, length: int) -> None:
+        main = s.main
+        if length < main.length:
+            position = main.row_positions[length]
+            for rows in s.overrides.values():
+                rows.length = int(np.searchsorted(rows.positions, position))
+                rows.writable = 0
+            before = int(main.row_positions[length - 1]) + 1 if length else 0
+            if length < s.pruned[0]:
+                s.pruned = (length, before)
+            s.next_position = s.pruned[1] if length == s.pruned[0] else before
+            main.length = length
+            main.writable = 0
+            self._release_spare(s)
+            if length == 0:
+                s.main, s.overrides = PageList(self._all_lanes, self._all_parts), {}
+            s.biases = {key: bias[: s.list_of(key).length] for key, bias in s.biases.items()}
+            s.sealed = min(s.sealed, length)
+        for participant in self._participants:
+            participant.truncate(seq, length)
+
+    def seal(self, seq: int, length: int) -> None:
+        """Rows below `length` were folded into another form: they can no longer be retracted or replaced."""
+        s = self._sequences[seq]
+        if length > s.main.length:
+            raise TransactionError(f"cannot seal {length} rows of sequence {seq}: its length is {s.main.length}")
+        s.sealed = max(s.sealed, length)
+
+    def keep(self, seq: int, layer: int | None, head: int | None, ordinals: ArrayLike) -> None:
+        """Evicts all rows of a list but those at `ordinals` (ascending), compacts it, and frees its cells.
+
+        Head None: each list of the layer. Layer None: the common list of a sequence that is not ragged. Rows keep their
+        positions. Raises OutOfPages when shared pages cannot be copied.
+        """
+        s = self._settled(seq, "evict from")
+        index = np.asarray(ordinals, np.int64)
+        if layer is None:
+            if s.overrides:
+                raise TransactionError(f"sequence {seq} is ragged: name the layer to evict from")
+            _check_kept(index, s.main.length)
+            if len(index) == s.main.length:
+                return
+            self.pool.require(self._copies(s.main, s.main.lanes, index), {})
+            self._compact(s, s.main, index)
+            s.biases = {key: _padded(bias, index) for key, bias in s.biases.items()}
+            s.pruned = (s.main.length, s.next_position)
+        else:
+            keys = self._keys(layer, head)
+            for key in keys:
+                _check_kept(index, s.list_of(key).length)
+            keys = [key for key in keys if len(index) != s.list_of(key).length]
+            cells = {}
+            for key in keys:
+                rows = s.list_of(key)
+                lanes = self._all_lanes[self.lanes[key] : self.lanes[key] + 1]
+                cells[self.lanes[key]] = self._copies(rows, lanes, index)
+            self.pool.require(0, cells)
+            for key in keys:
+                self._compact(s, self._detach(s, key), index)
+                if key in s.biases:
+                    s.biases[key] = _padded(s.biases[key], index)
+            if not keys:
+                return
+        s.sealed = s.main.length
+        for participant in self._participants:
+            participant.keep(seq, layer, head, index)
+
+    def _copies(self, rows: PageList, lanes: Index, ordinals: Index) -> int:
+        """Shared pages that compaction would write to."""
+        first = _moved(ordinals)
+        if first == len(ordinals):
+            return 0
+        pages = rows.pages[first // PAGE : pages_for(len(ordinals))]
+        return int((self.pool.refs[lanes[:, None], pages] > 1).any(axis=0).sum())
+
+    def _compact(self, s: Sequence, rows: PageList, ordinals: Index) -> None:
+        n, first = len(ordinals), _moved(ordinals)
+        if first < n:
+            data = self.plain.read(rows.parts, rows.pages, ordinals[first:])
+            for page in range(first // PAGE, pages_for(n)):
+                if self.pool.is_shared(rows.lanes, int(rows.page_ids[page])):
+                    self._own(s, rows, page)
+            self.plain.write(rows.parts, rows.pages, np.arange(first, n), data)
+            rows.row_positions[first:n] = rows.row_positions[ordinals[first:]]
+        rows.length = n
+        rows.writable = 0
+        self._release_spare(s)
+
+    def _detach(self, s: Sequence, key: ListKey) -> PageList:
+        """The list's own page list; it takes over its lane of the common pages."""
+        if key in s.overrides:
+            return s.overrides[key]
+        lane, (layer, head) = self.lanes[key], key
+        main = s.main
+        rows = main.copy(np.array([lane]), [(layer, np.array([head]))])
+        main.lanes = main.lanes[main.lanes != lane]
+        parts = [(i, heads[heads != head] if i == layer else heads) for i, heads in main.parts]
+        main.parts = [(i, heads) for i, heads in parts if len(heads)]
+        if not len(main.lanes):
+            main.count = main.writable = 0
+        s.overrides[key] = rows
+        return rows
+
+    def _settled(self, seq: int, what: str) -> Sequence:
+        s = self._sequences[seq]
+        if s.pending or s.replaced:
+            raise TransactionError(f"cannot {what} sequence {seq} inside a transaction: commit or roll back first")
+        return s
+
+    def _keys(self, layer: int, head: int | None) -> list[ListKey]:
+        if not 0 <= layer < len(self.spec.layers):
+            raise TransactionError(f"there is no layer {layer}: the cache has {len(self.spec.layers)}")
+        heads = range(self.spec.layers[layer].kv_heads)
+        if head is not None and head not in heads:
+            raise TransactionError(f"there is no head {head} in layer {layer}: it has {len(heads)}")
+        return [(layer, i) for i in (heads if head is None else (head,))]
+
+    # Rows
+
+    def _list(self, s: Sequence, layer: int, head: int | None) -> tuple[PageList, list[Part]]:
+        keys = self._keys(layer, head)
+        rows = s.list_of(keys[0])
+        if any(s.list_of(key) is not rows for key in keys):
+            raise TransactionError(f"the heads of layer {layer} have lists of their own: name one")
+        return rows, [(layer, np.array([i for _, i in keys]))]
+
+    def gather(self, seq: int, layer: int, head: int | None, ordinals: ArrayLike) -> tuple[Float32, Float32]:
+        """Keys and values of visible rows (pending ones follow the committed), float32 [rows, dim].
+
+        Head None: all heads of the layer, [heads, rows, dim]; their lists must not be ragged.
+        """
+        s = self._sequences[seq]
+        rows, parts = self._list(s, layer, head)
+        index = np.asarray(ordinals, np.int64)
+        if len(index) and not 0 <= index.min() <= index.max() < rows.length + s.pending:
+            raise TransactionError(f"rows to gather must be in 0..{rows.length + s.pending - 1}")
+        k, v = self.plain.read(parts, rows.pages, index)[0]
+        k, v = self.plain.decode(k), self.plain.decode(v)
+        return (k, v) if head is None else (k[0], v[0])
+
+    def write(self, seq: int, layer: int, head: int | None, first_ordinal: int, k: Float32, v: Float32) -> None:  # noqa: PLR0917
+        """Stores float32 keys and values [rows, dim] from `first_ordinal` on, which must be pending or replaced rows.
+
+        Head None: [heads, rows, dim].
+        """
+        s = self._sequences[seq]
+        rows, parts = self._list(s, layer, head)
+        n = np.shape(k)[-2]
+        index = np.arange(first_ordinal, first_ordinal + n)
+        free = np.isin(index, [i for i, _ in s.replaced]) if s.replaced else np.zeros(n, np.bool_)
+        free |= (index >= rows.length) & (index < rows.length + s.pending)
+        if not free.all():
+            raise TransactionError(f"row {index[~free][0]} of sequence {seq} is neither pending nor replaced")
+        self.plain.write(parts, rows.pages, index, [(self.plain.encode(k), self.plain.encode(v))])
+
+    def length(self, seq: int) -> int:
+        """Committed rows of the common list (an override has its own length)."""
+        return self._sequences[seq].main.length
+
+    def pending(self, seq: int) -> int:
+        return self._sequences[seq].pending
+
+    def next_position(self, seq: int) -> int:
+        """One past the last committed position, whether or not that row was evicted since."""
+        return self._sequences[seq].next_position
+
+    def pages(self, seq: int) -> Int32:
+        """Page ids of the common list, pending rows included (none once all are overrides). Do not change them."""
+        main = self._sequences[seq].main
+        return main.page_ids[: main.count]
+
+    def overrides(self, seq: int) -> Mapping[ListKey, PageList]:
+        """The lists that differ from the common one, by (layer, head). Do not change it."""
+        return self._sequences[seq].overrides
+
+    def positions(self, seq: int, layer: int = 0, head: int | None = None, pending: bool = False) -> Int32:
+        """Of the committed rows of a list, and the pending ones if asked; the common list when no head is named."""
+        s = self._sequences[seq]
+        rows = s.main if head is None else s.list_of((layer, head))
+        return rows.row_positions[: rows.length + s.pending if pending else rows.length]
+
+    def biases(self, seq: int, layer: int, head: int) -> Float32 | None:
+        """Added to the logits of the list's committed rows; None: nothing is."""
+        s = self._sequences[seq]
+        bias = s.biases.get((layer, head))
+        return None if bias is None else _padded(bias, np.arange(s.list_of((layer, head)).length))
+
+    def set_biases(self, seq: int, layer: int, head: int, ordinals: ArrayLike, bias: ArrayLike) -> None:
+        """Biases the logits of committed rows (a row that stands for several has the logarithm of their number)."""
+        s = self._settled(seq, "bias rows of")
+        self._keys(layer, head)
+        length, index = s.list_of((layer, head)).length, np.asarray(ordinals, np.int64)
+        if not _distinct(index, length):
+            raise TransactionError(f"rows to bias must be distinct, in 0..{length - 1}")
+        values = _padded(s.biases.get((layer, head), np.empty(0, np.float32)), np.arange(length))
+        values[index] = bias
+        s.biases[layer, head] = values
+
+    # Others who take part
+
+    def attach(self, participant: StateParticipant) -> None:
+        """State that follows the same transactions from now on."""
+        self._participants.append(participant)
+
+    def on_page(self, callback: Callable[[int, int], None]) -> None:
+        """`callback(seq, page_index)` whenever a commit makes a page of the common list whole (again, if retracted)."""
+        self._page_callbacks.append(callback)
+
+    # The whole store
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that are free in every layer and head."""
+        return len(self.pool.free)
+
+    def bytes(self) -> KVBytes:
+        """Exact counts of the cache's memory."""
+        cell = np.array([self.spec.cell_bytes(layer) for layer, _ in self.lanes], np.int64)
+        shared = (self.pool.refs[:, : self.pool.high] > 1).sum(axis=1)
+        undo = sum(k.nbytes + v.nbytes for s in self._sequences.values() for _, rows in s.replaced for k, v in rows)
+        return KVBytes(
+            resident=int(self.pool.lane_used @ cell),
+            reserved=self.capacity_pages * self.spec.page_bytes(),
+            shared=int(shared @ cell),
+            undo=undo,
+        )
+
+    def read_bytes(self, seq: int, layer: int | None = None, window: int | None = None) -> int:
+        """Bytes that attention over the sequence reads: each visible key and value once, or the last `window` of them.
+
+        Layer None: all layers.
+        """
+        s = self._sequences[seq]
+        total = 0
+        for i in range(len(self.spec.layers)) if layer is None else (layer,):
+            row_bytes = self.spec.cell_bytes(i) // PAGE
+            for key in self._keys(i, None):
+                rows = s.list_of(key).length + s.pending
+                total += row_bytes * (rows if window is None else min(rows, window))
+        return total
+
+    def trim(self) -> int:
+        """Gives the memory of free cells back to the system; returns the bytes that may have been resident."""
+        given = 0
+        for (layer, head), lane in self.lanes.items():
+            free = self.pool.refs[lane, : self.pool.high] == 0
+            edges = np.flatnonzero(np.diff(free, prepend=False, append=False))
+            for first, last in edges.reshape(-1, 2).tolist():
+                given += self.plain.discard(layer, head, first, last)
+        return given
+
+    def export(self, seq: int, layers: Seq[int] | None = None) -> KVBlob:
+        """A copy of the committed rows of all layers, or of some (for a store that holds just these)."""
+        s = self._settled(seq, "export")
+        chosen = range(len(self.spec.layers)) if layers is None else layers
+        lists = {}
+        for i, layer in enumerate(chosen):
+            for key in self._keys(layer, None):
+                rows, parts = self._list(s, *key)
+                k, v = self.plain.read(parts, rows.pages, np.arange(rows.length))[0]
+                bias = self.biases(seq, *key)
+                lists[i, key[1]] = KVRows(k[0], v[0], rows.positions.copy(), bias)
+        shapes = tuple(self.spec.layers[layer] for layer in chosen)
+        return KVBlob(KVSpec(shapes, self.spec.value_bytes), s.main.positions.copy(), s.next_position, lists)
+
+    def adopt(self, blob: KVBlob) -> int:
+        """A new sequence with the rows of a blob. Raises ValueError for a blob of another shape, and OutOfPages."""
+        blob.check(self.spec)
+        seq = self.new()
+        s = self._sequences[seq]
+        main = s.main
+        ragged = [key for key, rows in blob.lists.items() if not np.array_equal(rows.positions, blob.positions)]
+        for key in ragged:
+            self._detach(s, key)
+        placed = [(main, blob.positions)] + [(s.overrides[key], blob.lists[key].positions) for key in ragged]
+        for rows, positions in placed:
+            rows.make_room(len(positions))
+            rows.row_positions[: len(positions)] = positions
+            rows.length = len(positions)
+        need = {key: pages_for(s.overrides[key].length) for key in ragged}
+        try:
+            whole = pages_for(main.length) if len(main.lanes) else 0
+            self.pool.require(whole, {self.lanes[key]: count for key, count in need.items()})
+        except OutOfPages:
+            del self._sequences[seq]
+            raise
+        for rows in s.lists():
+            for _ in range(pages_for(rows.length)):
+                rows.push(self._take(s, rows))
+        for key, source in blob.lists.items():
+            rows, parts = self._list(s, *key)
+            self.plain.write(parts, rows.pages, np.arange(rows.length), [(source.k[None], source.v[None])])
+            if source.bias is not None:
+                s.biases[key] = source.bias.copy()
+        s.next_position = blob.next_position
+        s.pruned = (main.length, s.next_position)
+        s.sealed = main.length if ragged else 0
+        self._tell_pages(seq, 0, main.length)
+        return seq
+
+    def check(self) -> None:
+        """Verifies every invariant; raises AssertionError with the fact that does not hold."""
+        check_store(self.pool, self._sequences, self.lanes)
+
+
+def _distinct(index: Index, bound: int) -> bool:
+    """Whether all are in 0..bound-1, none twice."""
+    if not len(index):
+        return True
+    return bool(index.min() >= 0 and index.max() < bound and len(np.unique(index)) == len(index))
+
+
+def _check_kept(ordinals: Index, length: int) -> None:
+    if len(ordinals) and not (ordinals[0] >= 0 and ordinals[-1] < length and (np.diff(ordinals) > 0).all()):
+        raise TransactionError(f"ordinals to keep must ascend within 0..{length - 1}")
+
+
+def _moved(ordinals: Index) -> int:
+    """The first ordinal that compaction changes."""
+    moved = np.flatnonzero(ordinals != np.arange(len(ordinals)))
+    return int(moved[0]) if len(moved) else len(ordinals)
+
+
+def _padded(bias: Float32, ordinals: Index) -> Float32:
+    """The biases of these ordinals; those past the end are zero."""
+    known = ordinals < len(bias)
+    values = np.zeros(len(ordinals), np.float32)
+    values[known] = bias[ordinals[known]]
+    return values
