@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,5 +53,10 @@ class Checkpoint:
     spec: ModelSpec
     matrices: Mapping[str, StoredMatrix]
     vectors: Mapping[str, NDArray[np.float32]]
-    tokenizer: Tokenizer
+    make_tokenizer: Callable[[], Tokenizer]
     file_bytes: int
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Built when first asked for."""
+        return self.make_tokenizer()

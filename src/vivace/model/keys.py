@@ -1,0 +1,84 @@
+"""Checked access to the hyper-parameters of a model file: nothing is used before its type and range are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NoReturn, TypeVar, cast
+
+from vivace.model.errors import ModelError
+
+T = TypeVar("T")
+
+
+class Keys:
+    """The keys of one file under `prefix`; a key whose value is null counts as absent.
+
+    Every getter returns `default` when the key is absent, and raises ModelError when it is absent without a
+    default, of another type, or out of range.
+    """
+
+    def __init__(self, source: str, values: Mapping[str, object], prefix: str = "") -> None:
+        self.source, self.prefix, self._values = source, prefix, values
+
+    def fail(self, key: str, fact: str) -> NoReturn:
+        raise ModelError(f"{self.source}: '{self.prefix}{key}' {fact}")
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(self.prefix + key) is not None
+
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
+        return self._integer(key, self._get(key, default), low, high)
+
+    def number(self, key: str, default: float | None = None, *, low: float = 0.0, high: float = math.inf) -> float:
+        """A finite number with low < number < high."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fail(key, f"is {value!r:.60}, not a number")
+        if not low < value < high or (isinstance(value, float) and not math.isfinite(value)):
+            self.fail(key, f"is {value!r:.60}, not between {low} and {high}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            self.fail(key, f"is {value!r:.60}, neither true nor false")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            self.fail(key, f"is {value!r:.60}, not a string")
+        return value
+
+    def is_list(self, key: str) -> bool:
+        return isinstance(self._values.get(self.prefix + key), list)
+
+    def items(self, key: str) -> list[object]:
+        """A list; empty when absent."""
+        value = self._get(key, [])
+        if not isinstance(value, list):
+            self.fail(key, f"is {value!r:.60}, not a list")
+        return value
+
+    def section(self, key: str) -> Keys:
+        """The object under `key`; an absent one is empty."""
+        value = self._get(key, {})
+        if not isinstance(value, dict):
+            self.fail(key, f"is {value!r:.60}, not an object")
+        return Keys(self.source, cast("Mapping[str, object]", value))
+
+    def _get(self, key: str, default: T | None) -> object | T:
+        value = self._values.get(self.prefix + key)
+        if value is None:
+            if default is None:
+                self.fail(key, "is missing")
+            return default
+        return value
+
+    def _integer(self, key: str, value: object, low: int, high: int) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fail(key, f"is {value!r:.60}, not an integer")
+        if not low <= value <= high:
+            self.fail(key, f"is {str(value)[:24]}, not between {low} and {high}")
+        return value
