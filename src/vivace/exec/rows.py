@@ -87,6 +87,13 @@ def layout(request: StepRequest, store: KVStore, spec: ModelSpec) -> Rows:
     return rows
 
 
+def finish(request: StepRequest, rows: Rows, store: KVStore, *, failed: bool = False) -> None:
+    """Ends what `layout` opened: drops scratch rows, or all new rows of a step that failed midway."""
+    for index, segment in enumerate(request.segments):
+        if segment.write is Write.SCRATCH or (failed and segment.write is Write.APPEND):
+            store.rollback(segment.seq, int(rows.base[rows.bounds[index]]) - store.length(segment.seq))
+
+
 def _check_depth(request: StepRequest, spec: ModelSpec) -> tuple[int, int]:
     if not request.segments:
         raise StepError("a step needs at least one segment")
