@@ -12,12 +12,11 @@ from vivace.ops.check import compare, faults, make_inputs
 from vivace.ops.spec import Axes, Op, describe
 
 OPS = [registry.find(name) for name in registry.names()]
+CASES = [pytest.param(op, axes, id=f"{op.name} {describe(axes)}") for op in OPS for axes in op.cases]
 
 
 @pytest.mark.parametrize("isa", registry.ISAS)
-@pytest.mark.parametrize(
-    ("op", "axes"), [pytest.param(op, a, id=f"{op.name} {describe(a)}") for op in OPS for a in op.cases]
-)
+@pytest.mark.parametrize(("op", "axes"), CASES)
 def test_native(op: Op, axes: Axes, isa: str) -> None:
     pytest.importorskip("vivace._native", reason="the native core is not built")
     if why := registry.missing(isa):

@@ -34,9 +34,8 @@ def compare(op: Op, expected: Outputs, got: Outputs) -> list[str]:
         largest = float(np.abs(want).max(initial=0.0))
         error = float(np.abs(want.astype(np.float64) - have.astype(np.float64)).max(initial=0.0))
         if not error <= tolerance * largest:
-            found.append(
-                f"{name} is off by {error:.3g}; the largest value is {largest:.3g}, allowed is {tolerance:g} of it"
-            )
+            allowed = f"allowed is {tolerance:g} of the largest, {largest:.3g}"
+            found.append(f"{name} is off by {error:.3g}; {allowed}")
     return found
 
 

@@ -37,17 +37,14 @@ def reference(axes: Axes, inputs: Inputs) -> Outputs:
     return (weight @ inputs["v"].astype(np.float64) / np.where(total > 0, total, 1),)
 
 
-_SHAPES = [
-    (1, 1, 64),
-    (1, 63, 64),
-    (3, 64, 64),
-    (3, 65, 64),
-    (6, 255, 128),
-    (6, 256, 128),
-    (7, 257, 64),
-    (2, 1000, 256),
-]
-_SHAPES += [(4, 300, 16), (4, 700, 80), (20, 600, 64), (33, 513, 128)]
+_SHAPES = [(1, 1, 64), (1, 63, 64), (3, 64, 64), (3, 65, 64), (6, 255, 128), (6, 256, 128), (7, 257, 64)]
+_SHAPES += [(2, 1000, 256), (4, 300, 16), (4, 700, 80), (20, 600, 64), (33, 513, 128)]
+_BENCH = [(3, 64), (7, 64), (6, 128), (96, 64)]
+
+
+def _axes(queries: int, keys: int, dim: int, softcap: float = 0.0) -> Axes:
+    return {"queries": queries, "keys": keys, "dim": dim, "softcap": softcap}
+
 
 OP = Op(
     name="attend",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vivace.ops.spec import Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
@@ -15,7 +15,7 @@ def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
 
 
 def reference(axes: Axes, inputs: Inputs) -> Outputs:
-    x = inputs["x"].astype(np.float64)
+    x: Array = inputs["x"].astype(np.float64)
     return np.array(x.max()), np.array(x.argmax()), np.array(np.exp(x - x.max()).sum())
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from vivace.model.load.dequantise import dequantise
-from vivace.model.load.tensors import FLOAT_TYPES, row_bytes
+from vivace.model.load.tensors import BLOCKS, FLOAT_TYPES, row_bytes
 from vivace.ops.matmul.blocks import random_rows
 from vivace.ops.quantise import quantise_rows
-from vivace.ops.spec import Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
-    made = {
+    made: Inputs = {
         "weights": random_rows(axes["type"], axes["rows"], axes["cols"], random),
         "a": random.standard_normal((axes["m"], axes["cols"])).astype(np.float32),
     }
@@ -22,7 +22,7 @@ def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
 
 
 def reference(axes: Axes, inputs: Inputs) -> Outputs:
-    a = inputs["a"].astype(np.float64)
+    a: Array = inputs["a"].astype(np.float64)
     if axes["type"] not in FLOAT_TYPES:
         q, d, _ = quantise_rows(inputs["a"])
         a = q.astype(np.float64) * d.astype(np.float64).repeat(32, axis=1)
@@ -30,19 +30,24 @@ def reference(axes: Axes, inputs: Inputs) -> Outputs:
     return (out + inputs["bias"] if "bias" in inputs else out,)
 
 
+def _axes(kind: str, m: int, rows: int, cols: int, bias: int = 0) -> Axes:
+    return {"type": kind, "rows": rows, "cols": cols, "m": m, "bias": bias}
+
+
 def _cases() -> tuple[Axes, ...]:
     shapes = [(1, 16, 256), (1, 40, 512), (2, 16, 768), (3, 17, 256), (5, 33, 1024), (8, 64, 256), (16, 48, 512)]
     shapes += [(17, 31, 256), (64, 16, 512), (65, 50, 256)]
-    cases: list[Axes] = []
-    for kind in ("F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K"):
-        cases += [{"type": kind, "rows": rows, "cols": cols, "m": m, "bias": m % 2} for m, rows, cols in shapes]
-        if kind in ("Q4_1", "Q5_0", "Q8_0"):  # blocks of 32: cols that are no multiple of 256
-            cases += [
-                {"type": kind, "rows": 20, "cols": cols, "m": m, "bias": 0} for m in (1, 7) for cols in (32, 96, 576)
-            ]
-    for kind in ("F32", "F16", "BF16"):
-        cases.append({"type": kind, "rows": 19, "cols": 45, "m": 3, "bias": 0})
+    cases = [_axes(kind, m, rows, cols, m % 2) for kind in BLOCKS for m, rows, cols in shapes]
+    cases += [_axes(kind, m, 20, cols) for kind in ("Q4_1", "Q5_0", "Q8_0") for m in (1, 7) for cols in (32, 96, 576)]
+    cases += [_axes(kind, 3, 19, 45) for kind in sorted(FLOAT_TYPES)]
     return tuple(cases)
+
+
+_BENCH = [("Q4_1", 1536, 576), ("Q5_0", 4864, 896), ("Q8_0", 4096, 576), ("Q4_K", 8960, 1536), ("Q6_K", 1536, 8960)]
+
+
+def _bytes(axes: Axes) -> int:
+    return int(axes["rows"] * row_bytes(axes["type"], axes["cols"]) + 4 * axes["m"] * (axes["rows"] + axes["cols"]))
 
 
 OP = Op(
@@ -54,20 +59,8 @@ OP = Op(
     outputs=("out",),
     tolerances=(2e-6,),
     cases=_cases(),
-    bench=tuple(
-        {"type": kind, "rows": rows, "cols": cols, "m": m, "bias": 0}
-        for kind, rows, cols in [
-            ("Q4_1", 1536, 576),
-            ("Q5_0", 4864, 896),
-            ("Q8_0", 4096, 576),
-            ("Q4_K", 8960, 1536),
-            ("Q6_K", 1536, 8960),
-        ]
-        for m in (1, 8, 64)
-    ),
-    bytes=lambda axes: (
-        axes["rows"] * row_bytes(axes["type"], axes["cols"]) + 4 * axes["m"] * (axes["rows"] + axes["cols"])
-    ),
+    bench=tuple(_axes(kind, m, rows, cols) for kind, rows, cols in _BENCH for m in (1, 8, 64)),
+    bytes=_bytes,
     flops=lambda axes: 2 * axes["m"] * axes["rows"] * axes["cols"],
     row_inputs=("a",),
 )

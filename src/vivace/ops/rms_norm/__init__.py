@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vivace.ops.spec import Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
 
 EPS = 1e-5
 
@@ -17,7 +17,7 @@ def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
 
 
 def reference(axes: Axes, inputs: Inputs) -> Outputs:
-    x = inputs["x"].astype(np.float64)
+    x: Array = inputs["x"].astype(np.float64)
     return (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + EPS) * inputs["w"],)
 
 
