@@ -1,7 +1,7 @@
 // Matrix products over packed tiles, written once for every instruction set.
 //
-// `Isa` supplies what differs: dot product, fused multiply-add and conversion of halves on 64-byte vectors,
-// and kGroup, the most rows whose accumulators fit in registers.
+// `Isa` supplies what differs: dot product, fused multiply-add and conversions on 64-byte vectors, prefetching,
+// and the most rows whose accumulators fit in registers.
 // Everything here depends on Isa, so code compiled for one instruction set is never shared with another.
 //
 // A lane is an output row. An output is summed block by block in ascending columns, in one float:
@@ -25,7 +25,6 @@ namespace vivace::matmul_kernel {
 using Words = uint32_t __attribute__((vector_size(kLine)));
 using Ints = int32_t __attribute__((vector_size(kLine)));
 using Floats = float __attribute__((vector_size(kLine)));
-using Bytes16 = int8_t __attribute__((vector_size(16)));
 
 template <class T>
 VIVACE_INLINE T load(const void* from) {
@@ -128,7 +127,7 @@ struct Q6_K {
   VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* first, Floats* second) {
     const Floats d = load<Floats>(head);
     const auto sub_scale = [&](int s) __attribute__((always_inline)) {
-      return d * __builtin_convertvector(__builtin_convertvector(load<Bytes16>(head + kLine + 16 * s), Ints), Floats);
+      return d * __builtin_convertvector(Isa::widen(head + kLine + 16 * s), Floats);
     };
     unroll<8>([&](auto b) __attribute__((always_inline)) {
       first[b] = sub_scale(2 * b);
@@ -145,16 +144,13 @@ struct Q6_K {
 
 // ---- activations ----
 
-constexpr int kChunk = 64;         // most rows between two passes over the weights
-constexpr int kPanelBlocks = 16;   // blocks unpacked at once for many rows
-constexpr int kPanelBlockBytes = 10 * kLine;  // two lines of scales, eight of weights
-constexpr int64_t kPanelBytes = kPanelBlocks * kPanelBlockBytes;
-constexpr int64_t kSumBytes = kChunk * kLine;
-constexpr int64_t kFactorBytes = kMatmulScratch - kPanelBytes - kSumBytes;
+constexpr int kChunk = 64;                  // most rows between two passes over the weights
+constexpr int64_t kPassBytes = 192 * 1024;  // of weights that several groups of rows read from cache
 
 // What a block of activations brings besides its values, [rows] of each: the scale, then by form the start
 // of the dot product (-offset * sum), the float sum, or the starts of both halves.
 constexpr int factor_words(Form form) { return form == Form::kHalves ? 3 : 2; }
+static_assert(kMostBlockCols / kBlockCols * 4 * factor_words(Form::kHalves) <= kMatmulScratch);
 
 template <class Format>
 VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8_t* factors) {
@@ -199,9 +195,11 @@ VIVACE_INLINE void dots(const Quad& quad, const Operand<kRows>& a, Ints (&n)[kRo
 }
 
 template <class Isa, Form kForm, int kRows, class Quad>
-VIVACE_INLINE void accumulate(const Quad& quad, Floats scale, Floats second, const Operand<kRows>& a,
+VIVACE_INLINE void accumulate(const Quad& quad, const Floats& scale, const Floats& second, const Operand<kRows>& a,
                               Floats (&y)[kRows]) {
-  const auto factor = [&](int word, int r) __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
+  const auto factor = [&](int word, int r) __attribute__((always_inline)) {
+    return a.factors + 4 * (word * kRows + r);
+  };
   const auto real = [&](int word, int r) __attribute__((always_inline)) {
     return splat(load<float>(factor(word, r)));
   };
@@ -252,13 +250,12 @@ struct Output {
   }
 };
 
-// ---- few rows: unpack into registers ----
+// ---- tiles ----
 
 template <class Isa, class Format, int kRows>
-void multiply_few(const PackedMatrix& w, const Activations& a, int row, int tile_begin, int tile_end,
-                  const Output& out, const uint8_t* factors) {
+void multiply_tiles(const PackedMatrix& w, const Activations& a, int row, int tile_begin, int tile_end,
+                    const Output& out, const uint8_t* factors) {
   constexpr UnitLayout kLayout = unit_layout(Format::kType);
-  constexpr int64_t kFactorStep = 4 * factor_words(Format::kForm) * kRows;
   const int blocks = w.cols / kBlockCols;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     const uint8_t* unit = w.data + tile * w.tile_bytes;
@@ -266,57 +263,22 @@ void multiply_few(const PackedMatrix& w, const Activations& a, int row, int tile
     Floats y[kRows] = {};
     for (int first = 0; first < blocks; first += kLayout.blocks) {
       Floats scale[kLayout.blocks], second[kLayout.blocks];
+      Isa::template prefetch<kLayout.head_bytes>(unit);
       Format::scales(unit, kLayout.blocks, scale, second);
       const int present = kLayout.blocks == 2 && first + 1 == blocks ? 1 : kLayout.blocks;
       for (int b = 0; b < present; ++b) {
         const uint8_t* block = unit + kLayout.bytes(b);
+        Isa::template prefetch<kLayout.block_bytes>(block);
         accumulate<Isa, Format::kForm, kRows>(
             [&](int j) __attribute__((always_inline)) { return Format::quad(block, j); }, scale[b], second[b],
             operand, y);
         operand.q += kBlockCols;
-        operand.factors += kFactorStep;
+        operand.factors += 4 * factor_words(Format::kForm) * kRows;
       }
       unit += kLayout.bytes(kLayout.blocks);
     }
     unroll<kRows>([&](auto r) __attribute__((always_inline)) { out.write(row + r, tile, y[r]); });
   }
-}
-
-// ---- many rows: unpack a panel of columns once ----
-
-template <class Isa, class Format>
-const uint8_t* unpack(const uint8_t* unit, int blocks, uint8_t* panel) {
-  constexpr UnitLayout kLayout = unit_layout(Format::kType);
-  for (int first = 0; first < blocks; first += kLayout.blocks) {
-    Floats scale[kLayout.blocks], second[kLayout.blocks] = {};
-    Format::scales(unit, kLayout.blocks, scale, second);
-    const int present = kLayout.blocks == 2 && first + 1 == blocks ? 1 : kLayout.blocks;
-    for (int b = 0; b < present; ++b, panel += kPanelBlockBytes) {
-      const uint8_t* block = unit + kLayout.bytes(b);
-      store(panel, scale[b]);
-      store(panel + kLine, second[b]);
-      unroll<8>([&](auto j) __attribute__((always_inline)) {
-        store(panel + (2 + j) * kLine, Format::quad(block, j));
-      });
-    }
-    unit += kLayout.bytes(kLayout.blocks);
-  }
-  return unit;
-}
-
-template <class Isa, Form kForm, int kRows>
-void multiply_panel(const uint8_t* panel, int blocks, Operand<1> a, uint8_t* sums) {
-  Operand<kRows> operand{a.q, a.stride, a.factors};
-  Floats y[kRows];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) { y[r] = load<Floats>(sums + r * kLine); });
-  for (int b = 0; b < blocks; ++b, panel += kPanelBlockBytes) {
-    accumulate<Isa, kForm, kRows>(
-        [&](int j) __attribute__((always_inline)) { return load<Words>(panel + (2 + j) * kLine); },
-        load<Floats>(panel), load<Floats>(panel + kLine), operand, y);
-    operand.q += kBlockCols;
-    operand.factors += 4 * factor_words(kForm) * kRows;
-  }
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) { store(sums + r * kLine, y[r]); });
 }
 
 // Calls body(integral_constant<rows>).
@@ -328,55 +290,38 @@ VIVACE_INLINE void with_rows(int rows, Body&& body) {
   body(std::integral_constant<int, kMost>{});
 }
 
-template <class Isa, class Format>
-void multiply_many(const PackedMatrix& w, const Activations& a, int row, int rows, int tile_begin, int tile_end,
-                   const Output& out, uint8_t* scratch) {
-  constexpr int64_t kFactorRowStep = 4 * factor_words(Format::kForm);
-  uint8_t* sums = scratch;
-  uint8_t* panel = sums + kSumBytes;
-  uint8_t* factors = panel + kPanelBytes;
-  const int blocks = w.cols / kBlockCols;
-  const int groups = (rows + Isa::kGroup - 1) / Isa::kGroup;
-  const auto group_begin = [&](int g) __attribute__((always_inline)) { return rows * g / groups; };
-  for (int g = 0; g < groups; ++g) {
-    const int first = group_begin(g);
-    gather_factors<Format>(a, row + first, group_begin(g + 1) - first, factors + first * blocks * kFactorRowStep);
-  }
-  for (int tile = tile_begin; tile < tile_end; ++tile) {
-    std::memset(sums, 0, kLine * rows);
-    const uint8_t* unit = w.data + tile * w.tile_bytes;
-    for (int block = 0; block < blocks; block += kPanelBlocks) {
-      const int count = blocks - block < kPanelBlocks ? blocks - block : kPanelBlocks;
-      unit = unpack<Isa, Format>(unit, count, panel);
-      for (int g = 0; g < groups; ++g) {
-        const int first = group_begin(g);
-        with_rows<Isa::kGroup>(group_begin(g + 1) - first, [&](auto size) __attribute__((always_inline)) {
-          const Operand<1> operand{a.q + int64_t{row + first} * a.cols + block * kBlockCols, a.cols,
-                                   factors + (first * blocks + block * size) * kFactorRowStep};
-          multiply_panel<Isa, Format::kForm, size>(panel, count, operand, sums + first * kLine);
-        });
-      }
-    }
-    for (int r = 0; r < rows; ++r) out.write(row + r, tile, load<Floats>(sums + r * kLine));
-  }
-}
+// Rows [begin(g), begin(g + 1)) of each group: as equal as can be, at most `most`.
+struct Groups {
+  int rows, count;
+  Groups(int rows, int most) : rows(rows), count((rows + most - 1) / most) {}
+  VIVACE_INLINE int begin(int g) const { return rows * g / count; }
+  VIVACE_INLINE int size(int g) const { return begin(g + 1) - begin(g); }
+};
 
 template <class Isa, class Format>
 void multiply(const PackedMatrix& w, const Activations& a, int32_t tile_begin, int32_t tile_end, const float* bias,
               float* out, int64_t out_stride, uint8_t* scratch) {
+  constexpr int kGroup = Isa::group(Format::kForm);
   const Output output{out, out_stride, bias, w.rows};
-  const int64_t fitting = kFactorBytes / (int64_t{w.cols} / kBlockCols * 4 * factor_words(Format::kForm));
+  const int64_t factor_bytes = int64_t{w.cols} / kBlockCols * 4 * factor_words(Format::kForm);  // a row
+  const int64_t fitting = kMatmulScratch / factor_bytes;
   const int chunk = fitting < kChunk ? static_cast<int>(fitting) : kChunk;
+  const int pass = w.tile_bytes < kPassBytes ? static_cast<int>(kPassBytes / w.tile_bytes) : 1;  // tiles
   for (int row = 0; row < a.rows; row += chunk) {
-    const int rows = a.rows - row < chunk ? a.rows - row : chunk;
-    if (rows > Isa::kGroup) {
-      multiply_many<Isa, Format>(w, a, row, rows, tile_begin, tile_end, output, scratch);
-      continue;
+    const Groups groups(a.rows - row < chunk ? a.rows - row : chunk, kGroup);
+    for (int g = 0; g < groups.count; ++g) {
+      gather_factors<Format>(a, row + groups.begin(g), groups.size(g), scratch + groups.begin(g) * factor_bytes);
     }
-    gather_factors<Format>(a, row, rows, scratch);
-    with_rows<Isa::kGroup>(rows, [&](auto size) __attribute__((always_inline)) {
-      multiply_few<Isa, Format, size>(w, a, row, tile_begin, tile_end, output, scratch);
-    });
+    const int step = groups.count == 1 ? tile_end - tile_begin : pass;
+    for (int tile = tile_begin; tile < tile_end; tile += step) {
+      const int end = tile_end - tile < step ? tile_end : tile + step;
+      for (int g = 0; g < groups.count; ++g) {
+        with_rows<kGroup>(groups.size(g), [&](auto size) __attribute__((always_inline)) {
+          multiply_tiles<Isa, Format, size>(w, a, row + groups.begin(g), tile, end, output,
+                                            scratch + groups.begin(g) * factor_bytes);
+        });
+      }
+    }
   }
 }
 
@@ -432,12 +377,11 @@ void multiply_float(const PackedMatrix& w, const Activations& a, int32_t tile_be
   const Output output{out, out_stride, bias, w.rows};
   for (int chunk = 0; chunk < a.rows; chunk += kChunk) {
     const int rows = a.rows - chunk < kChunk ? a.rows - chunk : kChunk;
-    const int groups = (rows + Isa::kGroup - 1) / Isa::kGroup;
+    const Groups groups(rows, Isa::kFloatGroup);
     for (int tile = tile_begin; tile < tile_end; ++tile) {
-      for (int g = 0; g < groups; ++g) {
-        const int first = rows * g / groups;
-        with_rows<Isa::kGroup>(rows * (g + 1) / groups - first, [&](auto size) __attribute__((always_inline)) {
-          multiply_floats<Isa, Format, size>(w, a, chunk + first, tile, output);
+      for (int g = 0; g < groups.count; ++g) {
+        with_rows<Isa::kFloatGroup>(groups.size(g), [&](auto size) __attribute__((always_inline)) {
+          multiply_floats<Isa, Format, size>(w, a, chunk + groups.begin(g), tile, output);
         });
       }
     }

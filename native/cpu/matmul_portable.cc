@@ -9,7 +9,10 @@ struct Isa {
   using Ints = matmul_kernel::Ints;
   using Words = matmul_kernel::Words;
   using Floats = matmul_kernel::Floats;
-  static constexpr int kGroup = 1;
+  using Form = matmul_kernel::Form;
+
+  static constexpr int kFloatGroup = 1;
+  static constexpr int group(Form) { return 1; }
 
   VIVACE_INLINE static Ints dot(Ints sum, Words w, const int8_t* quad) {
     for (int i = 0; i < 4; ++i) {
@@ -24,6 +27,13 @@ struct Isa {
     for (int i = 0; i < kTileRows; ++i) values[i] = half_to_float(vivace::load<uint16_t>(from + 2 * i));
     return values;
   }
+  VIVACE_INLINE static Ints widen(const uint8_t* from) {
+    Ints values;
+    for (int i = 0; i < kTileRows; ++i) values[i] = static_cast<int8_t>(from[i]);
+    return values;
+  }
+  template <int kBytes>
+  VIVACE_INLINE static void prefetch(const uint8_t*) {}
 };
 
 }  // namespace

@@ -29,6 +29,8 @@ namespace vivace {
 
 constexpr int kLine = 64;
 constexpr int kBlockCols = 32;
+// Columns of types with blocks: the factors of one row of activations must fit in a product's scratch memory.
+constexpr int64_t kMostBlockCols = 1 << 19;
 
 struct UnitLayout {
   int blocks;       // blocks of 32 columns a unit; 0: not a type with blocks

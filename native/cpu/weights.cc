@@ -301,7 +301,7 @@ int64_t packed_tile_bytes(WeightType type, int64_t cols) {
   if (type == WeightType::kF32) return cols * kLine;
   if (type == WeightType::kF16 || type == WeightType::kBF16) return (cols + 1) / 2 * kLine;
   const UnitLayout layout = unit_layout(type);
-  if (layout.blocks == 0) return 0;
+  if (layout.blocks == 0 || cols > kMostBlockCols) return 0;
   const int64_t blocks = cols / kBlockCols;
   const int64_t rest = blocks % layout.blocks;
   return blocks / layout.blocks * layout.bytes(layout.blocks) + (rest ? layout.bytes(static_cast<int>(rest)) : 0);

@@ -1,6 +1,7 @@
 // Speed of the AVX-512 matrix products beside the machine's limits, per thread.
 //   matmul_bench [threads] [type or all] [rows ...]
 #include <immintrin.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,6 +34,10 @@ double best_time(int repeats, const std::function<void(int)>& body) {
   std::atomic<int> ready{0}, done{0};
   std::vector<double> start(threads), end(threads);
   const auto work = [&](int t) {
+    cpu_set_t processor;  // pinned: short runs end before the scheduler has spread the threads
+    CPU_ZERO(&processor);
+    CPU_SET(t, &processor);
+    sched_setaffinity(0, sizeof processor, &processor);
     for (int i = 0; i < repeats; ++i) {
       ++ready;
       while (ready.load() < threads * (i + 1)) {}

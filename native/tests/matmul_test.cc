@@ -356,6 +356,7 @@ void check_sizes() {
   if (stored_row_bytes(WeightType::kQ4_K, 640) != 0) fail("Q4_K rows of 640 columns must be refused");
   if (stored_row_bytes(static_cast<WeightType>(99), 256) != 0) fail("an unknown type must be refused");
   if (stored_row_bytes(WeightType::kQ5_0, -32) != 0) fail("negative columns must be refused");
+  if (packed_tile_bytes(WeightType::kQ4_K, 1 << 20) != 0) fail("rows too long for the scratch memory must be refused");
   if (packed_tile_bytes(WeightType::kQ2_K, 256) != 0) fail("a type without kernels must be refused");
   for (const TypeInfo& info : kTypes) {
     const int64_t stored = 16 * stored_row_bytes(info.type, 1536), packed = packed_tile_bytes(info.type, 1536);
