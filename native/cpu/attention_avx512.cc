@@ -1,0 +1,290 @@
+// Attention over one chunk with AVX-512.
+//
+// Queries are taken in blocks that share every load of a key or value; accumulators of a block stay in registers for a
+// whole page. Each (query, key) logit and each (query, dim) value is one lane's own chain, so neither the block's size
+// nor where it is cut shows in the result.
+#include "attention.h"
+
+#include <immintrin.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "exp_avx512.h"
+
+namespace vivace::avx512 {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kPageVectors = kPage / kLanes;
+constexpr int kMaxBlock = 7;      // queries of a block: 7 x 4 accumulators fit the registers
+constexpr int kGroup = 48;        // queries whose logits are held at once
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+inline int smaller(int a, int b) { return a < b ? a : b; }
+inline int larger(int a, int b) { return a > b ? a : b; }
+
+inline __m512 load_halves(const uint16_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+// Logits of Q queries against V vectors of 16 keys of one page; row i goes to logits + i * kChunk.
+template <int Q, int V>
+void logit_tile(const float* q, int32_t dim, const uint16_t* k, float* logits) {
+  __m512 sums[Q][V] = {};
+  for (int32_t d = 0; d < dim; ++d) {
+    __m512 keys[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) keys[v] = load_halves(k + d * kPage + v * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const __m512 query = _mm512_set1_ps(q[i * dim + d]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) sums[i][v] = _mm512_fmadd_ps(query, keys[v], sums[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) _mm512_storeu_ps(logits + i * kChunk + v * kLanes, sums[i][v]);
+  }
+}
+
+// Adds prob * value of `keys` keys to D vectors of 16 dims of Q queries. Row i of prob is at prob + i * kChunk.
+template <int Q, int D>
+void value_tile(const float* prob, int keys, const uint16_t* v, int32_t dim, float* out) {
+  __m512 sums[Q][D];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < D; ++j) sums[i][j] = _mm512_loadu_ps(out + i * dim + j * kLanes);
+  }
+  for (int key = 0; key < keys; ++key) {
+    __m512 values[D];
+#pragma GCC unroll 8
+    for (int j = 0; j < D; ++j) values[j] = load_halves(v + key * dim + j * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      const __m512 weight = _mm512_set1_ps(prob[i * kChunk + key]);
+#pragma GCC unroll 8
+      for (int j = 0; j < D; ++j) sums[i][j] = _mm512_fmadd_ps(weight, values[j], sums[i][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 8
+    for (int j = 0; j < D; ++j) _mm512_storeu_ps(out + i * dim + j * kLanes, sums[i][j]);
+  }
+}
+
+using LogitTile = void (*)(const float*, int32_t, const uint16_t*, float*);
+using ValueTile = void (*)(const float*, int, const uint16_t*, int32_t, float*);
+
+// Index: (queries - 1) * 4 + vectors - 1.
+template <int... I>
+constexpr std::array<LogitTile, sizeof...(I)> logit_tiles(std::integer_sequence<int, I...>) {
+  return {logit_tile<I / 4 + 1, I % 4 + 1>...};
+}
+template <int... I>
+constexpr std::array<ValueTile, sizeof...(I)> value_tiles(std::integer_sequence<int, I...>) {
+  return {value_tile<I / 4 + 1, I % 4 + 1>...};
+}
+constexpr auto kLogitTiles = logit_tiles(std::make_integer_sequence<int, kMaxBlock * 4>());
+constexpr auto kValueTiles = value_tiles(std::make_integer_sequence<int, kMaxBlock * 4>());
+
+// Keys [begin, end) of a chunk.
+struct Range {
+  int begin;
+  int end;
+  Range within_page(int page) const {
+    return {larger(begin - page * kPage, 0), smaller(end - page * kPage, kPage)};
+  }
+};
+
+// Queries that share loads: what any and what all of them see.
+struct Block {
+  int start;
+  int count;
+  Range any;
+  Range all;
+};
+
+Range visible(const AttendChunk& c, int query) {
+  const Range range = {larger(c.first[query], 0), smaller(c.last[query], kChunk)};
+  return range.begin < range.end ? range : Range{0, 0};
+}
+
+// Cuts `count` queries from `start` into equal blocks. Returns how many.
+int cut_blocks(const AttendChunk& c, int start, int count, Block* blocks) {
+  constexpr int kBestBlock = 6;
+  const int pieces = count <= kMaxBlock ? 1 : (count + kBestBlock - 1) / kBestBlock;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const int begin = start + count * piece / pieces;
+    const int end = start + count * (piece + 1) / pieces;
+    Block block = {begin, end - begin, {kChunk, 0}, {0, kChunk}};
+    for (int query = begin; query < end; ++query) {
+      const Range range = visible(c, query);
+      if (range.begin < range.end) {
+        block.any = {smaller(block.any.begin, range.begin), larger(block.any.end, range.end)};
+      }
+      block.all = {larger(block.all.begin, range.begin), smaller(block.all.end, range.end)};
+    }
+    blocks[piece] = block;
+  }
+  return pieces;
+}
+
+void page_logits(const AttendChunk& c, int page, const Block& block, float* logits) {
+  const Range keys = block.any.within_page(page);
+  // A page between those that two queries see may be seen by none, and null.
+  if (keys.begin >= keys.end || c.k[page] == nullptr) return;
+  const int vector = keys.begin / kLanes;
+  const int vectors = (keys.end + kLanes - 1) / kLanes - vector;
+  kLogitTiles[(block.count - 1) * 4 + vectors - 1](c.q + static_cast<int64_t>(block.start) * c.dim, c.dim,
+                                                   c.k[page] + vector * kLanes,
+                                                   logits + page * kPage + vector * kLanes);
+}
+
+void add_values(const AttendChunk& c, int page, Range keys, int start, int count, const float* prob) {
+  if (keys.begin >= keys.end) return;
+  const uint16_t* v = c.v[page] + static_cast<int64_t>(keys.begin) * c.dim;
+  float* out = c.out + static_cast<int64_t>(start) * c.dim;
+  for (int left = c.dim / kLanes; left > 0;) {
+    const int vectors = left == 5 ? 3 : smaller(left, 4);
+    kValueTiles[(count - 1) * 4 + vectors - 1](prob + page * kPage + keys.begin, keys.end - keys.begin, v, c.dim, out);
+    v += vectors * kLanes;
+    out += vectors * kLanes;
+    left -= vectors;
+  }
+}
+
+// Keys that all queries of the block see are taken together, the others query by query.
+void page_values(const AttendChunk& c, int page, const Block& block, const float* prob) {
+  const Range common = block.all.within_page(page);
+  const bool together = common.begin < common.end;
+  const auto alone = [&](bool before) {
+    for (int i = 0; i < block.count; ++i) {
+      Range keys = visible(c, block.start + i).within_page(page);
+      if (before && together) keys.end = common.begin;
+      if (!before) keys.begin = larger(keys.begin, common.end);
+      add_values(c, page, keys, block.start + i, 1, prob + i * kChunk);
+    }
+  };
+  alone(true);
+  if (!together) return;
+  add_values(c, page, common, block.start, block.count, prob);
+  alone(false);
+}
+
+inline __mmask16 lanes_within(Range range, int base) {
+  const auto below = [&](int end) { return (1u << smaller(larger(end - base, 0), kLanes)) - 1; };
+  return static_cast<__mmask16>(below(range.end) & ~below(range.begin));
+}
+
+// Turns the visible logits into exp(logit - max). Lanes beside them in touched vectors become 0.
+void probabilities(const AttendChunk& c, int query, float* logits) {
+  const Range range = visible(c, query);
+  const int begin = range.begin / kLanes;
+  const int end = (range.end + kLanes - 1) / kLanes;
+  const float* bias = c.bias ? c.bias + static_cast<int64_t>(query) * kChunk : nullptr;
+  const __m512 nothing = _mm512_set1_ps(kNothing);
+  const __m512 cap = _mm512_set1_ps(c.softcap);
+  __m512 tops = nothing;
+  for (int i = begin; i < end; ++i) {
+    const __mmask16 mask = lanes_within(range, i * kLanes);
+    __m512 logit = _mm512_mask_loadu_ps(nothing, mask, logits + i * kLanes);
+    if (c.softcap != 0.0f) logit = _mm512_mask_mul_ps(nothing, mask, cap, tanh16(_mm512_div_ps(logit, cap)));
+    if (bias) logit = _mm512_mask_add_ps(nothing, mask, logit, _mm512_maskz_loadu_ps(mask, bias + i * kLanes));
+    tops = _mm512_max_ps(tops, logit);
+    _mm512_storeu_ps(logits + i * kLanes, logit);
+  }
+  const float top = _mm512_reduce_max_ps(tops);
+  // When every logit is -inf nothing is subtracted: their exp is 0 and that of a NaN stays NaN.
+  const __m512 offset = _mm512_set1_ps(top == kNothing ? 0.0f : top);
+  __m512 sums = _mm512_setzero_ps();
+  for (int i = begin; i < end; ++i) {
+    const __m512 power = exp16(_mm512_sub_ps(_mm512_loadu_ps(logits + i * kLanes), offset));
+    const __m512 prob = _mm512_maskz_mov_ps(lanes_within(range, i * kLanes), power);
+    sums = _mm512_add_ps(sums, prob);
+    _mm512_storeu_ps(logits + i * kLanes, prob);
+  }
+  const float sum = _mm512_reduce_add_ps(sums);
+  c.max[query] = std::isnan(sum) ? sum : top;
+  c.sum[query] = sum;
+}
+
+// Zeroes the vectors that `probabilities` did not touch.
+void clear_unseen(const AttendChunk& c, int query, float* prob) {
+  const Range range = visible(c, query);
+  for (int i = 0; i < kChunk; i += kLanes) {
+    if (lanes_within(range, i) == 0) _mm512_storeu_ps(prob + i, _mm512_setzero_ps());
+  }
+}
+
+// `prob` holds [count][kChunk] floats; what it holds before does not matter.
+void attend_group(const AttendChunk& c, int start, int count, float* prob) {
+  Block blocks[kGroup];
+  const int pieces = cut_blocks(c, start, count, blocks);
+  const auto row = [&](int query) { return prob + (query - start) * kChunk; };
+  for (int page = 0; page < kChunk / kPage; ++page) {
+    for (int i = 0; i < pieces; ++i) page_logits(c, page, blocks[i], row(blocks[i].start));
+  }
+  for (int query = start; query < start + count; ++query) {
+    probabilities(c, query, row(query));
+    if (c.prob) clear_unseen(c, query, row(query));
+    float* out = c.out + static_cast<int64_t>(query) * c.dim;
+    for (int32_t d = 0; d < c.dim; d += kLanes) _mm512_storeu_ps(out + d, _mm512_setzero_ps());
+  }
+  for (int page = 0; page < kChunk / kPage; ++page) {
+    for (int i = 0; i < pieces; ++i) page_values(c, page, blocks[i], row(blocks[i].start));
+  }
+}
+
+void attend(const AttendChunk& c) {
+  alignas(64) float scratch[kGroup * kChunk];
+  for (int start = 0; start < c.queries; start += kGroup) {
+    float* prob = c.prob ? c.prob + static_cast<int64_t>(start) * kChunk : scratch;
+    attend_group(c, start, smaller(c.queries - start, kGroup), prob);
+  }
+}
+
+void fold(int32_t queries, int32_t dim, const float* max, const float* sum, const float* out, float* run_max,
+          float* run_sum, float* run_out) {
+  for (int32_t i = 0; i < queries; ++i) {
+    if (max[i] == kNothing) continue;
+    const float both = max[i] > run_max[i] || std::isnan(max[i]) ? max[i] : run_max[i];
+    const __m512 keep = exp16(_mm512_set1_ps(run_max[i] - both));
+    const __m512 take = exp16(_mm512_set1_ps(max[i] - both));
+    const auto join = [&](__m512 run, __m512 chunk) {
+      return _mm512_fmadd_ps(run, keep, _mm512_mul_ps(chunk, take));
+    };
+    run_max[i] = both;
+    run_sum[i] = _mm512_cvtss_f32(join(_mm512_set1_ps(run_sum[i]), _mm512_set1_ps(sum[i])));
+    for (int64_t d = static_cast<int64_t>(i) * dim; d < static_cast<int64_t>(i + 1) * dim; d += kLanes) {
+      _mm512_storeu_ps(run_out + d, join(_mm512_loadu_ps(run_out + d), _mm512_loadu_ps(out + d)));
+    }
+  }
+}
+
+void finish(int32_t queries, int32_t dim, const float* run_max, const float* run_sum, const float* run_out, float* out,
+            float* lse) {
+  for (int32_t i = 0; i < queries; ++i) {
+    const __mmask16 some = run_sum[i] == 0.0f ? 0 : 0xffff;
+    for (int64_t d = static_cast<int64_t>(i) * dim; d < static_cast<int64_t>(i + 1) * dim; d += kLanes) {
+      _mm512_storeu_ps(out + d, _mm512_maskz_div_ps(some, _mm512_loadu_ps(run_out + d), _mm512_set1_ps(run_sum[i])));
+    }
+    if (lse) lse[i] = some ? run_max[i] + std::log(run_sum[i]) : kNothing;
+  }
+}
+
+}  // namespace
+
+void set_attention(Kernels& kernels) {
+  kernels.attend = attend;
+  kernels.fold = fold;
+  kernels.finish = finish;
+}
+
+}  // namespace vivace::avx512
