@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "stop_sequence", "cancelled"]
+FinishReason = Literal["stop", "length", "stop_sequence", "cancelled", "error"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Sampling:
     include_stop: bool = False
     ignore_eos: bool = False
     seed: int = 0
-    logprobs: int = 0  # K most probable per generated token, beside the chosen one
+    logprobs: int | None = None  # K most probable per generated token, beside the chosen one; None: not wanted
+    prompt_logprobs: int | None = None  # the same for the tokens of the prompt
     skip_special_tokens: bool = True
 
 
@@ -78,7 +79,11 @@ class Memory:
 
 @dataclass(slots=True)
 class Completion:
-    """`logprobs`: per generated token, {token id: natural log-probability} under the model's own distribution."""
+    """`logprobs`: per generated token, {token id: natural log-probability} under the model's own distribution.
+
+    `token_ids` and `logprobs` hold every generated token, the one that ended the text included; `text` leaves out the
+    stop sequence or stop token unless `include_stop` asked for it. `prompt_logprobs[0]` is None: nothing precedes it.
+    """
 
     text: str
     prompt_token_ids: list[int]

@@ -101,13 +101,27 @@ class StepCost:
 
 
 @dataclass(slots=True)
+class RowStats:
+    """What an executor may know about a row of logits beside the row itself; ties of the argmax go to the lowest id."""
+
+    max: float
+    argmax: int
+    log_sum_exp: float
+
+
+@dataclass(slots=True)
 class StepResult:
-    """`logits` [wanted rows, vocab] in the order of the request; `starts[i]` is the first of segment i (length + 1 long)."""
+    """`logits` [wanted rows, vocab] in the order of the request; `starts[i]` is the first of segment i (length + 1).
+
+    Logits, like taps, are valid until the executor's next step. `stats`, when an executor has them, is one per row of
+    `logits`; `max` is not a number when one of the row's logits is not.
+    """
 
     logits: Float32
     starts: Int32
     taps: Taps = field(default_factory=lambda: EMPTY_TAPS)
     cost: StepCost = field(default_factory=StepCost)
+    stats: list[RowStats] | None = None
 
     def of(self, segment: int) -> Float32:
         """The logits of one segment, [its wanted rows, vocab]."""

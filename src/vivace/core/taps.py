@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,7 +45,7 @@ class Taps:
         except KeyError:
             raise UndeclaredTap(f"tap {tap.kind}[{tap.layer}] was not declared by this request") from None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Tap]:
         return iter(self._values)
 
     def __len__(self) -> int:

@@ -1,0 +1,129 @@
+"""A sequence in flight, and the sequences of one round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vivace.core.request import FinishReason, Memory, Request, Steps, Timings
+from vivace.core.step import Float32, Int32, RowStats
+from vivace.kv.spec import PAGE
+from vivace.sampling.chooser import Choice, Chooser
+from vivace.slots.logits import Context
+
+if TYPE_CHECKING:
+    from vivace.core.step import Executor
+    from vivace.core.text import TextStream
+    from vivace.kv.store import KVStore
+
+NO_SEQ = -1
+
+
+def pages_of(tokens: int) -> int:
+    return -(-tokens // PAGE)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A request on its way; also the handle that the engine gives out.
+
+    `tokens` is the prompt and all that was generated. The first `length` of them are committed in the target's store,
+    where this sequence is `seq`; the rest still has to run.
+    """
+
+    request: Request
+    chooser: Chooser
+    end_ids: frozenset[int]
+    tokens: list[int]
+    context: Context
+    seq: int = NO_SEQ
+    length: int = 0
+    cut: int = 0  # the prompt runs up to here first, so that `followers` can fork there
+    followers: list[Sequence] = field(default_factory=list)
+    stream: TextStream | None = None
+    text: str = ""
+    logprobs: list[dict[int, float]] | None = None
+    prompt_logprobs: list[dict[int, float] | None] | None = None
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    cached_tokens: int = 0
+    arrived: float = 0.0
+    started: float = 0.0
+    first_token: float = 0.0
+    emitting_rounds: int = 0
+    steps: Steps = field(default_factory=Steps)
+    timings: Timings = field(default_factory=Timings)
+    memory: Memory = field(default_factory=Memory)
+
+    @property
+    def prompt_length(self) -> int:
+        return self.context.prompt
+
+    @property
+    def generated(self) -> list[int]:
+        return self.tokens[self.context.prompt :]
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def due(self) -> int:
+        """Tokens that have to run before the next one can be chosen, or the followers fork."""
+        return (self.cut if self.followers else len(self.tokens)) - self.length
+
+    @property
+    def positions(self) -> int:
+        """The most the store will hold of it, the last generated token never being run."""
+        return self.context.prompt + max(self.request.sampling.max_tokens - 1, 0)
+
+    def pages_to_come(self, extra_rows: int) -> int:
+        """Pages it may still ask for; the page it is in counts, as it may be shared and then copied."""
+        return pages_of(self.positions + extra_rows) - self.length // PAGE
+
+    def commit(self, store: KVStore, rows: Int32 | None, count: int) -> None:
+        """Keep `count` pending rows: all, or the path `rows` of a tree."""
+        store.commit(self.seq, rows)
+        self.length += count
+
+    def choose(self, logits: Float32, stats: RowStats | None = None, path: tuple[int, ...] = ()) -> Choice:
+        """The token after `tokens` and then `path`, from the row of logits that follows them. Raises BadLogits."""
+        context = Context(self.tokens, self.context.prompt, path) if path else self.context
+        return self.chooser.choose(logits, context, stats)
+
+
+@dataclass(slots=True)
+class Turn:
+    """A sequence's part of a round: run its next `rows` due tokens. When that is all of them, a token is due."""
+
+    sequence: Sequence
+    rows: int
+
+    @property
+    def last(self) -> bool:
+        """All tokens of the sequence will have run."""
+        sequence = self.sequence
+        return sequence.length + self.rows == len(sequence.tokens)
+
+    @property
+    def chooses(self) -> bool:
+        return self.last and self.sequence.request.sampling.max_tokens > 0
+
+    def tokens(self) -> Int32:
+        first = self.sequence.length
+        return np.array(self.sequence.tokens[first : first + self.rows], np.int32)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The sequences of one round, and the models to run them on."""
+
+    turns: list[Turn]
+    models: Mapping[str, Executor]
+
+    @property
+    def rows(self) -> int:
+        return sum(turn.rows for turn in self.turns)

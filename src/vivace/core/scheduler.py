@@ -1,0 +1,46 @@
+"""Which sequences run next, and how many rows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from vivace.core.batch import Sequence, Turn
+
+
+class SchedulePolicy(Protocol):
+    """Pure decisions over lists; the engine keeps the books."""
+
+    def next(self, waiting: list[Sequence]) -> Sequence:
+        """Whom to admit next. While it does not fit, nobody else is admitted: no one starves."""
+        ...
+
+    def turns(self, running: Iterable[Sequence], budget: int, chunk: int) -> list[Turn]:
+        """At most `budget` rows in all and `chunk` of one sequence; at least one row if anything runs."""
+        ...
+
+
+@dataclass(frozen=True)
+class FirstCome:
+    """In order of arrival. Sequences that generate come before prompts, so a long prompt delays no one for long."""
+
+    def next(self, waiting: list[Sequence]) -> Sequence:
+        return waiting[0]
+
+    def turns(self, running: Iterable[Sequence], budget: int, chunk: int) -> list[Turn]:
+        turns, prompts, left = [], [], budget
+        for sequence in running:
+            due = sequence.due
+            if due > 1:
+                prompts.append((sequence, due))
+            elif left > 0:
+                turns.append(Turn(sequence, due))
+                left -= 1
+        for sequence, due in prompts:
+            if left <= 0:
+                break
+            rows = min(due, left, chunk)
+            turns.append(Turn(sequence, rows))
+            left -= rows
+        return turns

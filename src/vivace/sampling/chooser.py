@@ -1,0 +1,105 @@
+"""One request's way from logits to a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import isfinite
+
+import numpy as np
+
+from vivace.core.request import Sampling
+from vivace.core.step import RowStats
+from vivace.sampling.keyed import uniform
+from vivace.sampling.select import descending, largest, log_sum_exp
+from vivace.sampling.stages import GREEDY_BELOW, stages_of
+from vivace.slots.logits import Candidates, Context, Float32, Int32, LogitStage
+
+LogProbs = dict[int, float]
+
+
+class BadLogits(ValueError):
+    """The model's logits hold no token that could be chosen. The request fails; others do not."""
+
+
+@dataclass(slots=True)
+class Choice:
+    token: int
+    logprobs: LogProbs | None
+
+
+class Chooser:
+    """Chooses tokens as `sampling` says. The result depends on the row, its context and (seed, sample) alone.
+
+    Greedy decoding, and top-k of 1, take the largest logit, of equal ones the lowest id, after those stages only that
+    can move the largest. Otherwise the stages run in order and the keyed uniform number is looked up in the cumulative
+    probabilities of what is left, in order of ids.
+    """
+
+    def __init__(self, sampling: Sampling, sample: int, end_ids: tuple[int, ...], extra: Sequence[LogitStage] = ()):
+        self.sampling, self.sample = sampling, sample
+        self.greedy = sampling.temperature < GREEDY_BELOW or sampling.top_k == 1
+        stages = [*extra, *stages_of(sampling, end_ids)]
+        self.stages = [stage for stage in stages if not (self.greedy and stage.keeps_argmax)]
+
+    def choose(self, logits: Float32, context: Context, stats: RowStats | None = None) -> Choice:
+        """The token that follows `context`. `logits` [vocab] is left as it is.
+
+        Raises BadLogits when a logit is not a number, or none is finite.
+        """
+        peak, first = (stats.max, stats.argmax) if stats else _peak(logits)
+        if not isfinite(peak):
+            raise BadLogits(_complaint(logits, context.position))
+        token = first if self.greedy and not self.stages else self._choose(logits, context)
+        wanted = self.sampling.logprobs
+        if wanted is None:
+            return Choice(token, None)
+        return Choice(token, log_probabilities(logits, token, wanted, stats))
+
+    def _choose(self, logits: Float32, context: Context) -> int:
+        left = Candidates(_all_ids(len(logits)), logits.copy())
+        for stage in self.stages:
+            left = stage.apply(left, context)
+        peak, index = _peak(left.logits)
+        if not isfinite(peak):
+            raise BadLogits(f"no token may follow position {context.position - 1}: the stages banned all of them")
+        if self.greedy:
+            return int(left.ids[index])
+        return draw(left, uniform(self.sampling.seed, self.sample, context.position))
+
+
+def draw(candidates: Candidates, u: float) -> int:
+    """The candidate whose share of the cumulative probability holds `u` in [0, 1)."""
+    weights = np.exp(candidates.logits - candidates.logits.max())
+    cumulative = np.cumsum(weights, dtype=np.float64)
+    index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
+    if index == len(weights):  # u times the total was rounded up to the total
+        index = int(np.flatnonzero(weights)[-1])
+    return int(candidates.ids[index])
+
+
+def log_probabilities(logits: Float32, token: int, count: int, stats: RowStats | None = None) -> LogProbs:
+    """The `count` most probable tokens, most probable first, and `token`, under the model's own distribution."""
+    total = stats.log_sum_exp if stats else log_sum_exp(logits)
+    ids = descending(logits, largest(logits, count)).tolist() if count else []
+    return {i: float(logits[i]) - total for i in (ids if token in ids else [*ids, token])}
+
+
+def _peak(logits: Float32) -> tuple[float, int]:
+    """The largest logit (not a number, if one is) and its lowest index."""
+    index = int(logits.argmax())
+    return float(logits[index]), index
+
+
+def _complaint(logits: Float32, position: int) -> str:
+    bad = int(np.isnan(logits).sum())
+    what = f"{bad} of {len(logits)} logits are not numbers" if bad else "its largest logit is not finite"
+    return f"the model gave no usable distribution for position {position}: {what}"
+
+
+@cache
+def _all_ids(vocab: int) -> Int32:
+    ids = np.arange(vocab, dtype=np.int32)
+    ids.setflags(write=False)
+    return ids
