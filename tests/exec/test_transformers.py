@@ -1,4 +1,4 @@
-"""The reference executor against `transformers`, and the native one against the reference, on the zoo of tiny models."""
+"""The reference executor against `transformers`, and the native one against it, on the zoo of tiny models."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_path_without_a_store(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hidden_states_and_attention_mass(name):
-    model, checkpoint = models(name)
+    checkpoint = models(name)[1]
     blocks = len(checkpoint.spec.blocks)
     executor = ReferenceExecutor(checkpoint, capacity_pages=4)
     taps = frozenset(Tap(kind, i) for kind in ("hidden", "attention_mass") for i in range(blocks))

@@ -69,7 +69,12 @@ ZOO = {
         **_sizes(64, 3, 4, 4, 96), use_sliding_window=True, sliding_window=9, max_window_layers=1
     ),
     "gemma3-4to1": lambda: _gemma3(**_sizes(96, 7, 4, 1, 160), head_dim=64, query_pre_attn_scalar=40),
-    "gemma3-3to1-softcap": lambda: _gemma3(**_sizes(96, 6, 6, 2, 96), head_dim=32, final_logit_softcapping=6.0),
+    "gemma3-3to1-softcap": lambda: _gemma3(
+        **_sizes(96, 3, 6, 2, 96),
+        head_dim=32,
+        final_logit_softcapping=6.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
 }
 
 
