@@ -44,3 +44,7 @@ class Op:
 def describe(axes: Axes) -> str:
     """`rows=16 cols=576`, for reports and test names."""
     return " ".join(f"{name}={value}" for name, value in axes.items())
+
+
+def normal(random: np.random.Generator, *shape: int) -> NDArray[np.float32]:
+    return random.standard_normal(shape, np.float32)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs, normal
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
     """The maximum stands at two places, so that the lower index has to be found."""
-    x = (5 * random.standard_normal(axes["n"])).astype(np.float32)
+    x = 5 * normal(random, axes["n"])
     x[random.integers(0, axes["n"], 2)] = 40.0
     return {"x": x}
 

@@ -8,16 +8,16 @@ from vivace.model.load.dequantise import dequantise
 from vivace.model.load.tensors import BLOCKS, FLOAT_TYPES, row_bytes
 from vivace.ops.matmul.blocks import random_rows
 from vivace.ops.quantise import quantise_rows
-from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs, normal
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
     made: Inputs = {
         "weights": random_rows(axes["type"], axes["rows"], axes["cols"], random),
-        "a": random.standard_normal((axes["m"], axes["cols"])).astype(np.float32),
+        "a": normal(random, axes["m"], axes["cols"]),
     }
     if axes.get("bias"):
-        made["bias"] = random.standard_normal(axes["rows"]).astype(np.float32)
+        made["bias"] = normal(random, axes["rows"])
     return made
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs
+from vivace.ops.spec import Array, Axes, Inputs, Op, Outputs, normal
 
 EPS = 1e-5
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
     return {
-        "x": (3 * random.standard_normal((axes["m"], axes["n"]))).astype(np.float32),
-        "w": random.standard_normal(axes["n"]).astype(np.float32),
+        "x": 3 * normal(random, axes["m"], axes["n"]),
+        "w": normal(random, axes["n"]),
     }
 
 
