@@ -356,6 +356,7 @@ void multiply_floats(const PackedMatrix& w, const Activations& a, int row, int t
   Floats even[kRows] = {}, odd[kRows] = {};
   int k = 0;
   for (; k + 1 < w.cols; k += 2, pair += Format::kPairBytes) {
+    Isa::template prefetch<Format::kPairBytes>(pair);
     const Floats w0 = Format::even(pair), w1 = Format::odd(pair);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       even[r] = Isa::fma(w0, splat(x[r * a.f_stride + k]), even[r]);
