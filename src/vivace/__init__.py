@@ -1,0 +1,29 @@
+"""vivace: LLM inference on CPUs, exact to the bit. `vivace.load(model)` is the way in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vivace.api import LLM, RequestFailed, load
+    from vivace.core.request import Completion, Piece, Sampling
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "Completion", "Piece", "RequestFailed", "Sampling", "load"]
+
+_HOMES = {
+    "load": "vivace.api",
+    "LLM": "vivace.api",
+    "RequestFailed": "vivace.api",
+    "Sampling": "vivace.core.request",
+    "Completion": "vivace.core.request",
+    "Piece": "vivace.core.request",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vivace' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

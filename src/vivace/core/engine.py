@@ -67,7 +67,7 @@ class Engine:
 
         Returns their handles. Raises RequestError when it can never run.
         """
-        self._check(request, samples)
+        self.validate(request, samples)
         leader, *followers = [self._sequence(request, request.sample + i) for i in range(samples)]
         if followers and len(leader.tokens) > 1:
             leader.followers, leader.cut = followers, len(leader.tokens) - 1
@@ -76,6 +76,25 @@ class Engine:
             self.waiting += [leader, *followers]
         self.stats.requests += samples
         return [leader, *followers]
+
+    def validate(self, request: Request, samples: int = 1) -> None:
+        """Raises RequestError when the request can never run here."""
+        prompt, wanted = len(request.prompt), request.sampling.max_tokens
+        if not prompt:
+            raise RequestError("the prompt is empty: give at least one token")
+        if prompt + wanted > self.context:
+            raise RequestError(
+                f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "
+                f"{prompt + wanted - self.context} more than the context of {self.context}: "
+                "shorten the prompt, lower max_tokens or load with a larger context"
+            )
+        need, capacity = pages_of(prompt + wanted + self.decoder.extra_rows), self.store.capacity_pages
+        need += samples > 1  # the page in which a copy of the prompt is cut may be copied
+        if need > capacity:
+            raise RequestError(
+                f"a prompt of {prompt} tokens and max_tokens {wanted} need {need} pages of cache, {need - capacity} "
+                f"more than the {capacity} there are: shorten the prompt, lower max_tokens or enlarge the cache"
+            )
 
     def cancel(self, sequence: Sequence) -> None:
         """End a request now; what it has generated stays in its handle. Nothing happens if it has ended already."""
@@ -127,24 +146,6 @@ class Engine:
             assert self.store.free_pages == self.store.capacity_pages, "pages are held by nobody"
 
     # Admission
-
-    def _check(self, request: Request, samples: int) -> None:
-        prompt, wanted = len(request.prompt), request.sampling.max_tokens
-        if not prompt:
-            raise RequestError("the prompt is empty: give at least one token")
-        if prompt + wanted > self.context:
-            raise RequestError(
-                f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "
-                f"{prompt + wanted - self.context} more than the context of {self.context}: "
-                "shorten the prompt, lower max_tokens or load with a larger context"
-            )
-        need, capacity = pages_of(prompt + wanted + self.decoder.extra_rows), self.store.capacity_pages
-        need += samples > 1  # the page in which a copy of the prompt is cut may be copied
-        if need > capacity:
-            raise RequestError(
-                f"a prompt of {prompt} tokens and max_tokens {wanted} need {need} pages of cache, {need - capacity} "
-                f"more than the {capacity} there are: shorten the prompt, lower max_tokens or enlarge the cache"
-            )
 
     def _sequence(self, request: Request, sample: int) -> Sequence:
         sampling, tokens = request.sampling, list(request.prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from math import ceil
 from pathlib import Path
 
@@ -47,3 +48,11 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def machine_name() -> str:
+    """The processor and how many of them this process may use: what a measurement is valid for."""
+    model = [
+        line.split(":", 1)[1].strip() for line in _read(Path("/proc/cpuinfo")).splitlines() if "model name" in line
+    ]
+    return f"{model[0] if model else platform.processor() or platform.machine()} x {default_threads()}"

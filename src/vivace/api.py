@@ -1,0 +1,245 @@
+"""The Python interface: load a model, generate, stream, chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from operator import index
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+from vivace.core.batch import Sequence, pages_of
+from vivace.core.engine import Engine
+from vivace.core.machine import default_threads
+from vivace.core.report import completion_of
+from vivace.core.request import Completion, Piece, Request
+from vivace.sampling.options import PromptOptions, options_for
+
+if TYPE_CHECKING:
+    from vivace.core.step import Executor
+    from vivace.model.tokenizer import Tokenizer
+    from vivace.model.weights import Checkpoint
+
+Prompt = str | list[int]
+Message = Mapping[str, Any]
+
+DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for if that is less
+CACHE_TOKENS = 16384  # room for several requests at once; memory is used only when touched
+
+
+class RequestFailed(RuntimeError):
+    """A request ended with an error. `completions` has all that the call produced, finished or not."""
+
+    def __init__(self, message: str, completions: list[Completion]) -> None:
+        super().__init__(message)
+        self.completions = completions
+
+
+def load(
+    model: str,
+    plan: str | None = None,
+    threads: int | None = None,
+    context: int | None = None,
+    executor: str = "native",
+) -> LLM:
+    """Load a model: an alias of the catalogue, a path to a `.gguf` file or a folder with safetensors.
+
+    `threads`: default is the CPU quota of this process. `context`: the most tokens of a prompt and its completion.
+    `executor`: "native", or "reference" (torch, slow). Raises ValueError for arguments that are not allowed and
+    whatever is wrong with the model's files.
+    """
+    if plan is not None and plan.strip():
+        raise ValueError(f"plan {plan!r}: plans arrive with the plan binder; leave it out or give ''")
+    if executor not in ("native", "reference"):
+        raise ValueError(f"executor must be 'native' or 'reference', not {executor!r}")
+    threads = default_threads() if threads is None else _at_least_one("threads", threads)
+    start = perf_counter()
+    from vivace.model.catalogue import resolve
+    from vivace.model.load import load_checkpoint
+
+    checkpoint = load_checkpoint(resolve(model))
+    context = _context(context, checkpoint.spec.max_context)
+    pages = pages_of(max(context, CACHE_TOKENS))
+    return LLM(
+        _executor(executor, checkpoint, threads, pages),
+        checkpoint.tokenizer,
+        context=context,
+        model=checkpoint.name,
+        weights_bytes=checkpoint.file_bytes,
+        load_s=perf_counter() - start,
+    )
+
+
+def _executor(name: str, checkpoint: Checkpoint, threads: int, pages: int) -> Executor:
+    if name == "reference":
+        from vivace.exec.reference import ReferenceExecutor
+
+        return ReferenceExecutor(checkpoint, capacity_pages=pages)
+    from vivace.exec.native import NativeExecutor
+
+    return cast("Executor", NativeExecutor(checkpoint, threads=threads, capacity_pages=pages))
+
+
+def _context(asked: int | None, limit: int) -> int:
+    if asked is None:
+        return min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
+    asked = _at_least_one("context", asked)
+    if limit and asked > limit:
+        raise ValueError(f"context {asked} is {asked - limit} more than the {limit} tokens this model was made for")
+    return asked
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+    return number
+
+
+class LLM:
+    """A loaded model. A context manager: leaving it, or `close()`, frees the weights.
+
+    Not for use from several threads at once; several streams of one thread may be read in turns.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        *,
+        context: int | None = None,
+        model: str = "",
+        weights_bytes: int = 0,
+        load_s: float = 0.0,
+        **engine_options: Any,
+    ) -> None:
+        self.executor, self.tokenizer, self.model = executor, tokenizer, model
+        self.weights_bytes, self.load_s = weights_bytes, load_s
+        self.engine = Engine({"target": executor}, tokenizer=tokenizer, context=context, **engine_options)
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def generate(self, prompts: Prompt | Seq[Prompt], **options: Any) -> list[Completion]:
+        """Complete each prompt (text or token ids); `n` > 1 gives the completions of a prompt beside each other.
+
+        Options, each one value or a list with one per prompt: max_tokens, min_tokens, temperature, top_p, top_k,
+        min_p, repetition_penalty, stop, stop_token_ids, include_stop, ignore_eos, seed, n, logprobs,
+        prompt_logprobs, skip_special_tokens, add_special_tokens. Raises TypeError and ValueError for what is not
+        allowed, RequestFailed when a request failed on the way.
+        """
+        return self._finish(self._add(self._requests(prompts, options)))
+
+    def stream(self, prompts: Prompt | Seq[Prompt], **options: Any) -> Iterator[Piece]:
+        """Yield text as it becomes certain; `Piece.index` says of which completion, in the order of `generate`.
+
+        The pieces of a completion add up to what `generate` returns. Abandoning the iterator cancels the rest.
+        """
+        return self._stream(self._requests(prompts, options))
+
+    def chat(self, messages: Seq[Message], **options: Any) -> Completion:
+        """Reply to a conversation: dictionaries with `role` and `content`, put together by the model's own template."""
+        if options.get("n", 1) != 1:
+            raise ValueError("chat gives one reply: for n > 1 encode the messages and call generate")
+        (reply,) = self.generate([self.encode_chat(messages)], **options)
+        return reply
+
+    def stream_chat(self, messages: Seq[Message], **options: Any) -> Iterator[Piece]:
+        """Like `chat`, as a stream."""
+        return self.stream([self.encode_chat(messages)], **options)
+
+    def encode_chat(self, messages: Seq[Message]) -> list[int]:
+        """The token ids of a conversation, ready for the reply."""
+        ids: list[int] = self.tokenizer.encode_chat([dict(message) for message in messages])
+        return ids
+
+    def _requests(self, prompts: Prompt | Seq[Prompt], options: Mapping[str, Any]) -> list[tuple[Request, int]]:
+        """(request, samples) of each prompt, all of them checked before any of them runs."""
+        listed = _listed(prompts)
+        requests = []
+        for prompt, option in zip(listed, options_for(len(listed), options), strict=True):
+            request = Request(self._encode(prompt, option), option.sampling)
+            self.engine.validate(request, option.samples)
+            requests.append((request, option.samples))
+        return requests
+
+    def _add(self, requests: list[tuple[Request, int]]) -> list[Sequence]:
+        return [handle for request, samples in requests for handle in self.engine.add(request, samples)]
+
+    def _encode(self, prompt: Prompt, option: PromptOptions) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, option.add_special_tokens)
+        else:
+            ids = [_token_id(i, self.executor.spec.vocab) for i in prompt]
+        bos = self.executor.spec.bos_id
+        if not ids and bos is None:
+            raise ValueError("the prompt is empty and this model has no start token: give at least one token")
+        return ids or [cast("int", bos)]
+
+    def _finish(self, handles: list[Sequence]) -> list[Completion]:
+        try:
+            while not all(handle.finished for handle in handles):
+                self.engine.step()
+        finally:
+            self._cancel(handles)
+        completions = [completion_of(handle, self.weights_bytes, self.load_s, self.engine) for handle in handles]
+        _raise_first_error(handles, completions)
+        return completions
+
+    def _stream(self, requests: list[tuple[Request, int]]) -> Iterator[Piece]:
+        handles = self._add(requests)
+        cursors = [(0, handle.prompt_length) for handle in handles]
+        open_ones = set(range(len(handles)))
+        try:
+            while open_ones:
+                self.engine.step()
+                for i in sorted(open_ones):
+                    handle, (chars, tokens) = handles[i], cursors[i]
+                    if len(handle.text) > chars or handle.finished:
+                        cursors[i] = len(handle.text), len(handle.tokens)
+                        piece = Piece(handle.text[chars:], handle.tokens[tokens:], handle.finish_reason, i)
+                        if handle.finished:
+                            open_ones.remove(i)
+                        yield piece
+        finally:
+            self._cancel(handles)
+        _raise_first_error(handles, [])
+
+    def _cancel(self, handles: list[Sequence]) -> None:
+        for handle in handles:
+            self.engine.cancel(handle)
+
+
+def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
+    """One prompt, as text or ids, is a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    listed = list(prompts)
+    if listed and not isinstance(listed[0], (str, list, tuple)):
+        return [cast("list[int]", listed)]
+    return cast("list[Prompt]", listed)
+
+
+def _token_id(value: Any, vocab: int) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        raise ValueError(f"a prompt is text or a list of token ids, not a list with {value!r}") from None
+    if not 0 <= number < vocab:
+        raise ValueError(f"token id {number} is outside the vocabulary 0..{vocab - 1}")
+    return number
+
+
+def _raise_first_error(handles: list[Sequence], completions: list[Completion]) -> None:
+    for handle in handles:
+        if handle.error is not None:
+            raise RequestFailed(str(handle.error), completions) from handle.error

@@ -1,0 +1,42 @@
+"""From a finished sequence to what its user gets."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from vivace.core.batch import Sequence
+from vivace.core.request import Completion
+
+if TYPE_CHECKING:
+    from vivace.core.engine import Engine
+
+
+def completion_of(sequence: Sequence, weights_bytes: int, load_s: float, engine: Engine) -> Completion:
+    """The completion of a sequence that has ended."""
+    assert sequence.finish_reason is not None, "the sequence has not ended"
+    sequence.timings.load_s = load_s
+    sequence.memory.weights_bytes = weights_bytes
+    sequence.memory.kv_resident_bytes = sequence.length * engine.store.spec.token_bytes()
+    sequence.memory.peak_rss_bytes = peak_rss_bytes()
+    return Completion(
+        sequence.text,
+        sequence.tokens[: sequence.prompt_length],
+        sequence.generated,
+        sequence.finish_reason,
+        sequence.logprobs,
+        sequence.prompt_logprobs,
+        sequence.timings,
+        sequence.steps,
+        sequence.memory,
+        sequence.cached_tokens,
+    )
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held; 0 where the system does not tell."""
+    try:
+        from resource import RUSAGE_SELF, getrusage
+    except ImportError:
+        return 0
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
