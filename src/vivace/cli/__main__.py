@@ -1,0 +1,5 @@
+import sys
+
+from vivace.cli.main import main
+
+sys.exit(main())

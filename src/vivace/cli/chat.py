@@ -1,0 +1,152 @@
+"""`vivace chat MODEL`: a conversation, line by line, from a terminal or a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vivace.cli.generation import SAMPLING, add_model_options, add_sampling_options, complete, options_of, summary
+from vivace.cli.parser import Parser, nearest
+from vivace.cli.terminal import emit, note
+
+if TYPE_CHECKING:
+    from vivace.api import LLM
+    from vivace.core.request import Completion
+
+HELP = """\
+/stats             how the last reply went
+/plan              the acceleration plan in use
+/set NAME VALUE    change an option: {names}, stop
+/save FILE         write the conversation as JSON
+/load FILE         go on with a saved conversation
+/quit              leave, as does the end of input"""
+
+
+def parser() -> Parser:
+    made = Parser("chat", "Talk with a model. /help lists what can be typed.", "vivace chat smollm2-135m --temp 0.7")
+    add_model_options(made)
+    add_sampling_options(made)
+    made.set_defaults(n=512)
+    made.add_argument_group("prompt").add_argument("--system", metavar="TEXT", help="system message")
+    return made
+
+
+def run(args: argparse.Namespace) -> int:
+    from vivace.api import load
+
+    with load(args.model, plan=args.plan, threads=args.threads, context=args.context) as llm:
+        if not llm.tokenizer.has_chat_template:
+            raise ValueError(f"{llm.model} has no chat template; use `vivace run` for text to continue")
+        talk = Conversation(llm, args)
+        if sys.stdin.isatty():
+            note(f"{llm.model}; /help for commands, /quit to leave")
+        while (line := _read()) is not None:
+            try:
+                if not talk.take(line):
+                    break
+            except BrokenPipeError:
+                raise
+            except (ValueError, OSError, RuntimeError) as error:
+                note(f"vivace: error: {error}")
+    return 0
+
+
+class Conversation:
+    """The messages so far and the options in force."""
+
+    def __init__(self, llm: LLM, args: argparse.Namespace) -> None:
+        self.llm, self.args = llm, args
+        self.messages: list[dict[str, str]] = []
+        if args.system:
+            self.messages.append({"role": "system", "content": args.system})
+        self.last: Completion | None = None
+
+    def take(self, line: str) -> bool:
+        """Acts on a line; False when it was the last."""
+        if not line.strip():
+            return True
+        if not line.startswith("/"):
+            self.say(line)
+            return True
+        name, _, rest = line[1:].strip().partition(" ")
+        actions = {"help": self._help, "stats": self._stats, "plan": self._plan, "save": self._save}
+        actions |= {"load": self._load, "set": self._set}
+        if name in ("quit", "exit"):
+            return False
+        if name not in actions:
+            raise ValueError(f"unknown command /{name}{nearest(name, [*actions, 'quit'])}")
+        actions[name](rest.strip())
+        return True
+
+    def say(self, text: str) -> None:
+        """One exchange. A reply that was stopped stays in the history as far as it got."""
+        asked = [*self.messages, {"role": "user", "content": text}]
+        ids = self.llm.encode_chat(asked)
+        self.last = complete(self.llm, ids, options_of(self.args), lambda piece, _: emit(piece))
+        emit("\n")
+        self.messages = [*asked, {"role": "assistant", "content": self.last.text}]
+
+    def _help(self, _: str) -> None:
+        note(HELP.format(names=", ".join(SAMPLING)))
+
+    def _stats(self, _: str) -> None:
+        note(summary(self.llm, self.last) if self.last else "nothing was generated yet")
+
+    def _plan(self, text: str) -> None:
+        if text:
+            raise ValueError("a plan is chosen when the model is loaded, with --plan; no methods exist yet")
+        note("no acceleration methods in use")
+
+    def _set(self, text: str) -> None:
+        name, _, value = text.partition(" ")
+        if name == "stop":
+            self.args.stop = [value] if value else []
+        elif name in SAMPLING:
+            try:
+                setattr(self.args, name.replace("-", "_"), SAMPLING[name][0](value.strip()))
+            except argparse.ArgumentTypeError as error:
+                raise ValueError(f"{name} {error}") from None
+        else:
+            raise ValueError(f"unknown option {name!r}{nearest(name, [*SAMPLING, 'stop'])}")
+
+    def _save(self, file: str) -> None:
+        Path(_named(file)).write_text(json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n")
+        note(f"{len(self.messages)} messages written to {file}")
+
+    def _load(self, file: str) -> None:
+        try:
+            self.messages = _checked(json.loads(Path(_named(file)).read_text()))
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            raise ValueError(f"{file}: is not JSON") from None
+        note(f"{len(self.messages)} messages read from {file}")
+
+
+def _named(file: str) -> str:
+    if not file:
+        raise ValueError("give the name of a file")
+    return file
+
+
+def _checked(data: Any) -> list[dict[str, str]]:
+    good = isinstance(data, list) and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in data
+    )
+    if not good:
+        raise ValueError("a conversation is a list of messages, each with a role and a content")
+    return [{"role": message["role"], "content": message["content"]} for message in data]
+
+
+def _read() -> str | None:
+    """The next line, or None at the end."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        line = sys.stdin.readline()
+        return line.rstrip("\n") if line else None
+    import readline  # noqa: F401  line editing for input()
+
+    try:
+        return input("> ")
+    except EOFError:
+        return None

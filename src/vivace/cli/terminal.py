@@ -1,0 +1,50 @@
+"""Standard output is for the model's text; notes, progress and questions go to standard error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType, TracebackType
+from typing import Any
+
+
+def emit(text: str) -> None:
+    """The model's text, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """A line beside the text; dim where colour is welcome."""
+    print(f"\x1b[2m{text}\x1b[0m" if _colour() else text, file=sys.stderr, flush=True)
+
+
+def progress(text: str) -> None:
+    """A line that replaces the one before it; nothing when nobody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _colour() -> bool:
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class StopOnInterrupt:
+    """Within it, Ctrl-C sets `stopped` the first time and raises KeyboardInterrupt the second."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+        self._before: Any = None
+
+    def __enter__(self) -> StopOnInterrupt:
+        self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.stopped:
+            raise KeyboardInterrupt
+        self.stopped = True

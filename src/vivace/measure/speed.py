@@ -1,0 +1,102 @@
+"""How fast the engine runs a test, at the level of steps: no tokenising, no sampling, fixed ids, no early end."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from vivace.core.step import NO_LOGITS, Executor, Int32, Segment, StepRequest
+from vivace.kv.spec import PAGE
+from vivace.measure.tests import Test
+
+CHUNK = 512  # rows of a prompt that run in one step; what the peers use too
+
+
+@dataclass(frozen=True)
+class Timed:
+    seconds: float
+    peak_rss_bytes: int
+
+
+class Runner(Protocol):
+    """Something that can be timed: our engine, or a peer in its own process."""
+
+    name: str
+
+    def run(self, test: Test) -> Timed:
+        """One repetition. Raises ValueError when it cannot run this test."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EngineRunner:
+    """The executor of a loaded model."""
+
+    name = "vivace"
+
+    def __init__(self, executor: Executor, seed: int = 0) -> None:
+        self.executor = executor
+        self._random = random.Random(seed)
+        self._prefilled: tuple[int, int] | None = None  # (depth, sequence)
+
+    def run(self, test: Test) -> Timed:
+        store = self.executor.store
+        sequences = [self._deep(test.depth) for _ in range(test.batch)]
+        try:
+            start = time.perf_counter()
+            if test.kind == "pp":
+                for seq in sequences:
+                    self._prefill(seq, test.tokens)
+            else:
+                for _ in range(test.tokens):
+                    segments = [Segment(seq, self._ids(1)) for seq in sequences]
+                    self.executor.run(StepRequest(segments))
+                    for seq in sequences:
+                        store.commit(seq)
+            seconds = time.perf_counter() - start
+        finally:
+            for seq in sequences:
+                store.drop(seq)
+        return Timed(seconds, peak_rss_bytes())
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def _deep(self, depth: int) -> int:
+        """A new sequence of that many tokens; the work of filling it is done once and then forked."""
+        store = self.executor.store
+        if depth == 0:
+            return store.new()
+        if self._prefilled is None or self._prefilled[0] != depth:
+            if self._prefilled is not None:
+                store.drop(self._prefilled[1])
+            seq = store.new()
+            self._prefill(seq, depth)
+            self._prefilled = depth, seq
+        return store.fork(self._prefilled[1])
+
+    def _prefill(self, seq: int, tokens: int) -> None:
+        for done in range(0, tokens, CHUNK):
+            rows = min(CHUNK, tokens - done)
+            wanted = None if done + rows == tokens else NO_LOGITS
+            self.executor.run(StepRequest([Segment(seq, self._ids(rows), logits=wanted)]))
+            self.executor.store.commit(seq)
+
+    def _ids(self, count: int) -> Int32:
+        vocab = self.executor.spec.vocab
+        return np.array([self._random.randrange(vocab) for _ in range(count)], np.int32)
+
+
+def pages_needed(tests: list[Test]) -> int:
+    """Cache pages for the widest test, and for the prefilled sequence that deep tests are forked from."""
+    return max(test.batch * (test.cells // PAGE + 2) + test.depth // PAGE + 2 for test in tests)
+
+
+def peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
