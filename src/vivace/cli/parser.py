@@ -32,6 +32,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 class _Help(argparse.HelpFormatter):
     """Adds the default and the environment variable to each option's text."""
 
+    defaults: Mapping[str, Any] = {}
+
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=110)
 
@@ -40,8 +42,9 @@ class _Help(argparse.HelpFormatter):
         if not action.option_strings or action.dest in _NO_VARIABLE:
             return text
         notes = [variable(action)]
-        if action.default not in (None, False, argparse.SUPPRESS):
-            notes.insert(0, f"default {action.default}")
+        default = self.defaults.get(action.dest)
+        if default not in (None, "", []) and default is not False:
+            notes.insert(0, f"default {default}")
         return f"{text} [{'; '.join(notes)}]".replace("%", "%%")
 
 
@@ -71,6 +74,7 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError for anything that is not allowed, with the nearest match for names."""
         options = [a for a in self._actions if a.option_strings and a.dest not in _NO_VARIABLE]
         defaults = {action.dest: action.default for action in options}
+        _Help.defaults = defaults
         for action in options:
             action.default = argparse.SUPPRESS
         try:
@@ -90,7 +94,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse(self, word: str, options: list[argparse.Action]) -> NoReturn:
         if not word.startswith("-"):
             self.error(f"unexpected argument {word!r}")
-        flag = word.split("=")[0]
+        flag = word.partition("=")[0]
         self.error(f"unknown option {flag}{nearest(flag, [s for a in options for s in a.option_strings])}")
 
     def _from_environment(self, options: list[argparse.Action]) -> dict[str, Any]:
