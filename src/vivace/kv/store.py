@@ -422,7 +422,7 @@ class KVStore:
         k, v = self.plain.decode(k), self.plain.decode(v)
         return (k, v) if head is None else (k[0], v[0])
 
-    def write(self, seq: int, layer: int, head: int | None, first_ordinal: int, k: Float32, v: Float32) -> None:  # noqa: PLR0917
+    def write(self, seq: int, layer: int, head: int | None, first_ordinal: int, k: Float32, v: Float32) -> None:
         """Stores float32 keys and values [rows, dim] from `first_ordinal` on, which must be pending or replaced rows.
 
         Head None: [heads, rows, dim].
@@ -431,7 +431,8 @@ class KVStore:
         rows, parts = self._list(s, layer, head)
         n = np.shape(k)[-2]
         index = np.arange(first_ordinal, first_ordinal + n)
-        free = np.isin(index, [i for i, _ in s.replaced]) if s.replaced else np.zeros(n, np.bool_)
+        replaced = [i for i, _ in s.replaced]
+        free = np.isin(index, np.concatenate(replaced)) if replaced else np.zeros(n, np.bool_)
         free |= (index >= rows.length) & (index < rows.length + s.pending)
         if not free.all():
             raise TransactionError(f"row {index[~free][0]} of sequence {seq} is neither pending nor replaced")
