@@ -1,0 +1,68 @@
+"""Byte-level BPE on the `tokenizers` library: how the models of each GGUF pre-tokenizer name split their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from vivace.model.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+_WORDS_1_DIGIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """How a text is cut into words before byte pairs are joined within each."""
+
+    split: str | None = None  # regular expression of the words; None: the one of GPT-2
+    single_digits: bool = False  # every numeric character is first cut off
+    normalisation: Literal["NFC"] | None = None
+
+
+PRE_TOKENIZERS = {
+    "smollm": PreTokenizer(single_digits=True),
+    "qwen2": PreTokenizer(split=_WORDS_1_DIGIT, normalisation="NFC"),
+}
+
+
+def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer, source: str) -> Backend:
+    """`merges`: two tokens with one space between them, the first to be joined first."""
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    pairs: list[tuple[str, str]] = []
+    for merge in merges:
+        left, _, right = merge.partition(" ")
+        if not left or not right or " " in right:
+            raise ModelError(f"{source}: merge {merge!r:.60} is not two tokens with a space between them")
+        pairs.append((left, right))
+    try:
+        backend = Tokenizer(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), pairs))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"{source}: its merges do not fit its tokens: {error}") from None
+    if pre.normalisation == "NFC":
+        backend.normalizer = normalizers.NFC()
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if pre.single_digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pre.split is not None:
+        steps.append(pre_tokenizers.Split(Regex(pre.split), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.split is None))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return backend
+
+
+def encoder(backend: Backend) -> Callable[[str], list[int]]:
+    """`backend` as a function from text to ids, without special tokens."""
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return encode

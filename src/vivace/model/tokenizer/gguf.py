@@ -1,0 +1,122 @@
+"""A tokenizer from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import cast
+
+from vivace.model.errors import ModelError
+from vivace.model.keys import Keys
+from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe, encoder
+from vivace.model.tokenizer.sentencepiece import SentencePieceBPE
+from vivace.model.tokenizer.tokenizer import EncodePlain, Tokenizer
+from vivace.model.tokenizer.vocabulary import Kind, Spelling, Vocabulary
+
+_SOURCE = "GGUF metadata"
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_NAMED = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+}
+ENDS_A_TURN = frozenset(("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"))
+
+
+def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
+    keys = Keys(_SOURCE, metadata, "tokenizer.ggml.")
+    tokens = cast(list[str], _list(keys, "tokens", str))
+    kinds = cast(list[int], _list(keys, "token_type", int, [int(Kind.NORMAL)] * len(tokens)))
+    if len(kinds) != len(tokens):
+        keys.fail("token_type", f"has {len(kinds)} entries for {len(tokens)} tokens")
+    aliases: dict[str, int] = {}
+    model, normalisation = keys.text("model"), None
+    encode_plain: EncodePlain
+    spelling: Spelling
+    if model == "gpt2":
+        name = keys.text("pre", "default")
+        if name not in PRE_TOKENIZERS:
+            raise ModelError(
+                f"{_SOURCE}: pre-tokenizer '{name}' is not supported; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
+            )
+        pre = PRE_TOKENIZERS[name]
+        spelling = "byte_level"
+        _check_unique(tokens)
+        encode_plain = encoder(byte_level_bpe(tokens, cast(list[str], _list(keys, "merges", str)), pre, _SOURCE))
+        normalisation = pre.normalisation
+    elif model == "llama":
+        spelling = "sentencepiece"
+        encode_plain, aliases = _sentencepiece(keys, tokens, kinds)
+    else:
+        raise ModelError(f"{_SOURCE}: tokenizer model '{model}' is not supported; supported: gpt2, llama")
+
+    def token(key: str) -> int | None:
+        return keys.integer(key, low=0, high=len(tokens) - 1) if key in keys else None
+
+    named = {name: tokens[found] for name, key in _NAMED.items() if (found := token(key)) is not None}
+    ends = [found for key in _END_KEYS if (found := token(key)) is not None]
+    ends += [i for i, kind in enumerate(kinds) if kind == Kind.CONTROL and tokens[i] in ENDS_A_TURN]
+    adds_bos = keys.flag("add_bos_token", model == "llama")
+    if adds_bos and token("bos_token_id") is None:
+        keys.fail("add_bos_token", "asks for a BOS token, but 'bos_token_id' is absent")
+    template = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise ModelError(f"{_SOURCE}: 'tokenizer.chat_template' is not a string")
+    return Tokenizer(
+        Vocabulary(tokens, kinds, spelling),
+        encode_plain,
+        aliases=aliases,
+        normalisation=normalisation,
+        bos_id=token("bos_token_id"),
+        eos_ids=tuple(dict.fromkeys(ends)),
+        adds_bos=adds_bos,
+        adds_eos=keys.flag("add_eos_token", False),
+        named_tokens=named,
+        chat_template=template,
+    )
+
+
+def _sentencepiece(keys: Keys, tokens: list[str], kinds: list[int]) -> tuple[EncodePlain, dict[str, int]]:
+    """The encoder, and other spellings of user-defined tokens.
+
+    The order of the tokens is the order of the joins, so `scores` are not needed. Gemma's user-defined runs of ▁ stand
+    in GGUF files as runs of spaces. The model's own tokenizer matches them in a text as ▁; runs of spaces become
+    these tokens by joining.
+    """
+    if keys.flag("add_space_prefix", True):
+        keys.fail("add_space_prefix", "is true; tokenizers that put a space before texts are not supported")
+    aliases: dict[str, int] = {}
+    for token, kind in enumerate(kinds):
+        text = tokens[token]
+        if kind == Kind.USER_DEFINED and text.strip(" ") == "" and text:
+            aliases["▁" * len(text)] = token
+            kinds[token] = Kind.NORMAL
+            tokens[token] = "▁" * len(text)
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
+    _check_unique(tokens, len(ids))
+    byte_ids = [ids.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
+    if -1 in byte_ids or any(kinds[token] != Kind.BYTE for token in byte_ids):
+        raise ModelError(f"{_SOURCE}: the tokens <0x00> to <0xFF> for single bytes are not all there")
+    ranks = ids.copy()
+    for token, kind in enumerate(kinds):
+        if kind in (Kind.CONTROL, Kind.UNUSED, Kind.UNKNOWN):
+            del ranks[tokens[token]]
+    return SentencePieceBPE(ids, ranks, byte_ids), aliases
+
+
+def _list(keys: Keys, key: str, kind: type, default: list[object] | None = None) -> list[object]:
+    if key not in keys:
+        if default is None:
+            raise ModelError(f"{_SOURCE}: 'tokenizer.ggml.{key}' is absent")
+        return default
+    values = keys.items(key)
+    if not values or not all(type(value) is kind for value in values):
+        keys.fail(key, f"is not a list of {kind.__name__}")
+    return list(values)
+
+
+def _check_unique(tokens: list[str], unique: int | None = None) -> None:
+    if (len(set(tokens)) if unique is None else unique) != len(tokens):
+        (twice, _), *_ = Counter(tokens).most_common(1)
+        raise ModelError(f"{_SOURCE}: token {twice!r:.60} appears twice")
