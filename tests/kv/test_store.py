@@ -163,6 +163,17 @@ def test_forks_share_pages_and_copy_only_the_last_when_written(store):
     store.check()
 
 
+def test_reserving_nothing_does_not_open_a_shared_page(store):
+    seq = store.new()
+    fill(store, seq, [1])
+    child = store.fork(seq)
+    store.reserve(seq, positions(1, 0))
+    store.check()
+    fill(store, seq, [2])
+    fill(store, child, [3])
+    assert marks(store, seq) == [1, 2] and marks(store, child) == [1, 3]
+
+
 def test_a_full_last_page_is_not_copied(store):
     seq = store.new()
     fill(store, seq, range(PAGE))

@@ -119,13 +119,15 @@ class KVStore:
 
     def _make_writable(self, seq: int, s: Sequence, positions: Int32) -> None:
         pending, n = s.pending, len(positions)
+        if not n:
+            return
         pages, cells = 0, {}
         short: list[tuple[PageList, bool, int]] = []  # list, whether its last page must be copied, new pages
         for rows in s.lists():
             start = rows.length + pending
             if start + n <= rows.writable:
                 continue
-            tail = start % PAGE != 0 and n > 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[start // PAGE]))
+            tail = start % PAGE != 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[start // PAGE]))
             more = pages_for(start + n) - rows.count
             short.append((rows, tail, more))
             if rows is s.main:
