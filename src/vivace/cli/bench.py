@@ -40,8 +40,8 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
+    from vivace.measure.cases import parse_tests
     from vivace.measure.peers import check_name
-    from vivace.measure.tests import parse_tests
 
     tests = parse_tests(args.tests)
     if not tests:

@@ -124,7 +124,8 @@ class Parser(argparse.ArgumentParser):
             action = by_key.get(str(name).replace("_", "-"))
             if action is None:
                 self.error(f"--config {path}: unknown option {name!r}{nearest(str(name), by_key)}")
-            found[action.dest] = self._value(action, value, f"{name} in {path}")
+            if value is not None:  # null stands for no value, as in what --dump-config prints
+                found[action.dest] = self._value(action, value, f"{name} in {path}")
         return found
 
     def _value(self, action: argparse.Action, value: Any, where: str) -> Any:

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from vivace.measure.cases import SpeedTest
 from vivace.measure.limits import Limits
 from vivace.measure.speed import Runner, Timed
-from vivace.measure.tests import Test
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Result:
     """Repetitions of one test on one engine. `limits[i]` was measured just before repetition i."""
 
     engine: str
-    test: Test
+    test: SpeedTest
     timed: list[Timed] = field(default_factory=list)
     limits: list[Limits] = field(default_factory=list)
     problem: str | None = None
@@ -35,7 +35,7 @@ class Ratio:
     """Ours over a peer's, pair by pair: the median, and the lowest and highest pair."""
 
     against: str
-    test: Test
+    test: SpeedTest
     median: float
     low: float
     high: float
@@ -52,7 +52,7 @@ class Ratio:
 
 def alternate(
     runners: Sequence[Runner],
-    tests: Sequence[Test],
+    tests: Sequence[SpeedTest],
     reps: int,
     probe: Callable[[], Limits],
     progress: Callable[[str], None] = lambda _: None,
@@ -88,7 +88,7 @@ def alternate(
 def ratios(results: Sequence[Result]) -> list[Ratio]:
     """The first engine of each test against the others."""
     found: list[Ratio] = []
-    ours: dict[Test, Result] = {}
+    ours: dict[SpeedTest, Result] = {}
     for row in results:
         first = ours.setdefault(row.test, row)
         if row is first or not row.timed:

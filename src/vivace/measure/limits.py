@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vivace.kv.spec import KVSpec
+from vivace.measure.cases import SpeedTest
 from vivace.measure.speed import CHUNK
-from vivace.measure.tests import Test
 from vivace.model.weights import Checkpoint
 
 
@@ -30,7 +30,7 @@ class Work:
         return max(self.bytes / limits.bytes_s, self.ops / limits.int8_ops_s)
 
 
-def work(checkpoint: Checkpoint, test: Test) -> Work:
+def work(checkpoint: Checkpoint, test: SpeedTest) -> Work:
     """The work of a test; attention's arithmetic, norms and look-ups of embedding rows are left out."""
     head_name = "embed" if checkpoint.spec.tied_head else "head"
     matrices = checkpoint.matrices
@@ -47,7 +47,7 @@ def work(checkpoint: Checkpoint, test: Test) -> Work:
     return Work(steps * inner_bytes + head_reads * head.nbytes + cache_bytes(checkpoint, test), 2 * values)
 
 
-def cache_bytes(checkpoint: Checkpoint, test: Test) -> int:
+def cache_bytes(checkpoint: Checkpoint, test: SpeedTest) -> int:
     """Bytes of keys and values that the steps of a test read, sliding windows counted; each is read once a step."""
     blocks = checkpoint.spec.blocks
     shape = KVSpec.of(checkpoint.spec)

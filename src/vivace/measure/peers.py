@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vivace.measure.cases import SpeedTest
 from vivace.measure.speed import Timed
-from vivace.measure.tests import Test
 
 DRIVERS = Path(__file__).parent / "drivers"
 
@@ -69,7 +69,7 @@ class PeerRunner:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.version = str(self._read()["version"])
 
-    def run(self, test: Test) -> Timed:
+    def run(self, test: SpeedTest) -> Timed:
         assert self._process.stdin is not None
         request = {"kind": test.kind, "tokens": test.tokens, "batch": test.batch, "depth": test.depth}
         self._process.stdin.write(json.dumps(request) + "\n")

@@ -12,7 +12,7 @@ import numpy as np
 
 from vivace.core.step import NO_LOGITS, Executor, Int32, Segment, StepRequest
 from vivace.kv.spec import PAGE
-from vivace.measure.tests import Test
+from vivace.measure.cases import SpeedTest
 
 CHUNK = 512  # rows of a prompt that run in one step; what the peers use too
 
@@ -28,7 +28,7 @@ class Runner(Protocol):
 
     name: str
 
-    def run(self, test: Test) -> Timed:
+    def run(self, test: SpeedTest) -> Timed:
         """One repetition. Raises ValueError when it cannot run this test."""
         ...
 
@@ -45,7 +45,7 @@ class EngineRunner:
         self._random = random.Random(seed)
         self._prefilled: tuple[int, int] | None = None  # (depth, sequence)
 
-    def run(self, test: Test) -> Timed:
+    def run(self, test: SpeedTest) -> Timed:
         store = self.executor.store
         sequences = [self._deep(test.depth) for _ in range(test.batch)]
         try:
@@ -93,7 +93,7 @@ class EngineRunner:
         return np.array([self._random.randrange(vocab) for _ in range(count)], np.int32)
 
 
-def pages_needed(tests: list[Test]) -> int:
+def pages_needed(tests: list[SpeedTest]) -> int:
     """Cache pages for the widest test, and for the prefilled sequence that deep tests are forked from."""
     return max(test.batch * (test.cells // PAGE + 2) + test.depth // PAGE + 2 for test in tests)
 

@@ -9,7 +9,7 @@ _NAME = re.compile(r"(pp|tg)(\d+)((?:@[bd]\d+)*)")
 
 
 @dataclass(frozen=True)
-class Test:
+class SpeedTest:
     """Prompt processing (pp) of `tokens` rows, or generation (tg) of `tokens` tokens, each for `batch` sequences.
 
     A sequence holds `depth` tokens before the clock starts.
@@ -21,7 +21,7 @@ class Test:
     depth: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Test:
+    def parse(cls, text: str) -> SpeedTest:
         match = _NAME.fullmatch(text.strip())
         if not match:
             raise ValueError(f"unknown test {text!r}; tests look like pp512, tg128, tg128@b8 or tg64@d4096")
@@ -47,5 +47,5 @@ class Test:
         return self.depth + self.tokens
 
 
-def parse_tests(text: str) -> list[Test]:
-    return [Test.parse(part) for part in text.split(",") if part.strip()]
+def parse_tests(text: str) -> list[SpeedTest]:
+    return [SpeedTest.parse(part) for part in text.split(",") if part.strip()]

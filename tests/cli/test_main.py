@@ -1,0 +1,172 @@
+"""Exit status, and one line for everything that goes wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from vivace.cli import main as cli
+
+COMMAND = [sys.executable, "-m", "vivace.cli"]
+
+
+def vivace(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *argv], input=stdin, capture_output=True, text=True, check=False, timeout=120)
+
+
+def fails(done: subprocess.CompletedProcess[str], status: int, *says: str) -> None:
+    assert done.returncode == status, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("vivace: error: ")
+    assert len(done.stderr.splitlines()) == status  # wrong usage adds where to look
+    for text in says:
+        assert text in done.stderr
+
+
+def test_help_lists_what_exists() -> None:
+    done = vivace("--help")
+    assert done.returncode == 0 and all(f"\n  {name}" in done.stdout for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_of_commands(name: str) -> None:
+    done = vivace(name, "--help")
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: vivace {name}") and not done.stderr
+
+
+def test_no_command() -> None:
+    assert vivace().returncode == 2
+
+
+def test_unknown_command() -> None:
+    fails(vivace("rnu"), 2, "unknown command 'rnu'", "did you mean run?")
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["run", "m", "-p", ""], "the prompt is empty"),
+        (["run", "m"], "the prompt is empty"),
+        (["run", "m", "-p", "x", "-f", "y"], "not both"),
+        (["run", "m", "-p", "x", "--logprobs", "2"], "add --json"),
+        (["run", "m", "-p", "x", "--tmp", "1"], "did you mean --temp"),
+        (["ops", "tets"], "did you mean test"),
+    ],
+)
+def test_wrong_usage(argv: list[str], says: str) -> None:
+    fails(vivace(*argv), 2, says)
+
+
+def test_missing_prompt_file() -> None:
+    fails(vivace("run", "m", "-f", "/nonexistent"), 1, "/nonexistent: No such file or directory")
+
+
+def test_prompt_that_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_bytes(b"ab\xff")
+    fails(vivace("run", "m", "-f", str(file)), 1, "byte 2 is not UTF-8")
+
+
+def test_missing_model(tmp_path: Path) -> None:
+    fails(vivace("run", str(tmp_path / "none.gguf"), "-p", "x"), 1, "none.gguf")
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(b"not a model at all")
+    fails(vivace("run", str(file), "-p", "x"), 1, "bad.gguf")
+
+
+def test_plans_are_refused(tmp_path: Path) -> None:
+    fails(vivace("run", "m", "-p", "x", "--plan", "racer"), 1, "plan")
+    fails(vivace("bench", "m", "--plan", "racer"), 1, "plan")
+
+
+def test_bench_names(tmp_path: Path) -> None:
+    fails(vivace("bench", "m", "--tests", "pp512,xx1"), 1, "unknown test 'xx1'")
+    fails(vivace("bench", "m", "--against", "llama"), 1, "did you mean llama.cpp")
+
+
+def test_faults_of_the_program_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(argv: list[str]) -> int:
+        raise TypeError("not the user's fault")
+
+    monkeypatch.setattr(cli, "_dispatch", broken)
+    with pytest.raises(TypeError):
+        cli.main([])
+
+
+def test_expected_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def wrong(argv: list[str]) -> int:
+        raise ValueError("two\nlines")
+
+    monkeypatch.setattr(cli, "_dispatch", wrong)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == "vivace: error: two lines\n"
+
+
+# With the default model
+
+
+def test_run_prints_text_only(smollm2: Path) -> None:
+    done = vivace("run", str(smollm2), "-p", "The capital of France is", "--raw", "-n", "8")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+    assert "tok/s" in done.stderr and "\x1b" not in done.stderr
+
+
+def test_run_reads_a_pipe_and_repeats_itself(smollm2: Path) -> None:
+    argv = ("run", str(smollm2), "-n", "12", "--temp", "0.9", "-s", "7")
+    one = vivace(*argv, stdin="Name a colour.")
+    two = vivace(*argv, "-p", "Name a colour.", "-t", "1")
+    assert one.returncode == two.returncode == 0, one.stderr
+    assert one.stdout == two.stdout != ""
+
+
+def test_stop_text(smollm2: Path) -> None:
+    argv = ("run", str(smollm2), "-p", "1, 2, 3, 4,", "--raw", "-n", "24")
+    whole = vivace(*argv).stdout
+    assert "7" in whole
+    assert vivace(*argv, "--stop", "7").stdout.rstrip("\n") == whole.partition("7")[0]
+
+
+def test_context_overflow_says_by_how_much(smollm2: Path) -> None:
+    done = vivace("run", str(smollm2), "-p", "a b c", "--raw", "-n", "100", "-c", "64")
+    fails(done, 1, "more than the context of 64")
+
+
+def test_a_closed_pipe(smollm2: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(smollm2), "-p", "Count to a hundred.", "-n", "200"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    message = process.stderr.read()
+    assert process.wait(60) == 1
+    assert message == "vivace: error: standard output was closed\n"
+
+
+def test_interrupt_ends_generation_cleanly(smollm2: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(smollm2), "-p", "Tell a very long story.", "-n", "4000", "--temp", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    text, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(first + text) > 10 and text.endswith("\n")
+    assert "cancelled" in errors and errors.endswith("vivace: interrupted\n") and "Traceback" not in errors

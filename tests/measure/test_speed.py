@@ -1,0 +1,246 @@
+"""Names of tests, what they must cost, turns and ratios, reports; with runners that tell what time it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from vivace.cli.doctor import advice
+from vivace.core.step import StepRequest, StepResult
+from vivace.kv.spec import PAGE, KVSpec
+from vivace.kv.store import KVStore
+from vivace.measure import peers, report
+from vivace.measure.cases import SpeedTest, parse_tests
+from vivace.measure.compare import alternate, ratios
+from vivace.measure.limits import Limits, cache_bytes, work
+from vivace.measure.machine import Machine
+from vivace.measure.peers import PeerRunner, check_name
+from vivace.measure.speed import CHUNK, EngineRunner, Timed, pages_needed
+from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec
+from vivace.model.weights import Checkpoint, StoredMatrix
+
+LIMITS = Limits(1e9, 1e11)
+
+
+def test_names() -> None:
+    assert [str(test) for test in parse_tests("pp512, tg128@b8,tg64@d4096,tg4@d5@b6")] == [
+        "pp512",
+        "tg128@b8",
+        "tg64@d4096",
+        "tg4@b6@d5",
+    ]
+    assert SpeedTest.parse("tg4@b6@d5") == SpeedTest("tg", 4, 6, 5)
+
+
+@pytest.mark.parametrize("name", ["pp", "tg0", "512", "tg1@x2", "tg1@b0", "pp512 tg1", "tg1@b"])
+def test_wrong_names(name: str) -> None:
+    with pytest.raises(ValueError, match="test"):
+        SpeedTest.parse(name)
+
+
+def spec(window: int | None = None) -> ModelSpec:
+    attention = AttentionSpec(heads=2, kv_heads=1, head_dim=16, scale=0.25, rope=None, window=window)
+    block = BlockSpec(attention, FeedForwardSpec(64, "silu"))
+    return ModelSpec("toy", vocab=100, hidden=32, blocks=(block, block), norm_eps=1e-5, tied_head=True)
+
+
+def checkpoint(window: int | None = None) -> Checkpoint:
+    made = spec(window)
+    shapes = list(made.matrices())
+    matrices = {n: StoredMatrix("F32", rows, cols, np.zeros((rows, 4 * cols), np.uint8)) for n, rows, cols in shapes}
+    return Checkpoint("toy", "/toy", "f", made, matrices, {}, cast(Any, None), 12345)
+
+
+def test_work_of_decoding_reads_all_weights_each_step() -> None:
+    made = checkpoint()
+    weights = sum(matrix.nbytes for matrix in made.matrices.values())
+    values = weights // 4
+    needed = work(made, SpeedTest("tg", 3, batch=2, depth=10))
+    token = 2 * 2 * 16 * 2  # layers, keys and values, dimension, bytes
+    assert needed.bytes == 3 * weights + 2 * (11 + 12 + 13) * token
+    assert needed.ops == 2 * 6 * values
+
+
+def test_work_of_a_prompt_reads_weights_once_a_chunk_and_the_head_once() -> None:
+    made = checkpoint()
+    head = made.matrices["embed"]
+    inner = sum(matrix.nbytes for matrix in made.matrices.values()) - head.nbytes
+    needed = work(made, SpeedTest("pp", CHUNK + 1))
+    token = 2 * 2 * 16 * 2
+    assert needed.bytes == 2 * inner + head.nbytes + (CHUNK + CHUNK + 1) * token
+    assert needed.ops == 2 * ((CHUNK + 1) * inner // 4 + head.rows * head.cols)
+
+
+def test_windows_bound_what_is_read() -> None:
+    assert cache_bytes(checkpoint(8), SpeedTest("tg", 4, depth=100)) == 4 * 8 * 2 * 2 * 16 * 2
+
+
+def test_limit_is_what_binds() -> None:
+    needed = work(checkpoint(), SpeedTest("tg", 1))
+    assert needed.seconds(Limits(1e9, 1e30)) == needed.bytes / 1e9
+    assert needed.seconds(Limits(1e30, 1e9)) == needed.ops / 1e9
+
+
+@dataclass
+class Clockwork:
+    """Takes the seconds it was given, one after another, and notes its turns."""
+
+    name: str
+    seconds: list[float]
+    turns: list[str]
+    problem: str | None = None
+    closed: bool = False
+
+    def run(self, test: SpeedTest) -> Timed:
+        self.turns.append(self.name)
+        if self.problem:
+            raise ValueError(self.problem)
+        return Timed(self.seconds.pop(0), 1000)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_runners_take_turns_and_ratios_come_from_pairs() -> None:
+    turns: list[str] = []
+    ours = Clockwork("vivace", [9, 1, 2, 4], turns)
+    peer = Clockwork("peer", [9, 3, 4, 4], turns)
+    results = alternate([ours, peer], [SpeedTest("tg", 8)], 3, lambda: LIMITS)
+    assert turns == ["peer", "vivace", "vivace", "peer", "peer", "vivace", "vivace", "peer"]
+    assert results[0].tok_s == [8, 4, 2]
+    (ratio,) = ratios(results)
+    assert (ratio.median, ratio.low, ratio.high) == (2, 1, 3)
+    assert not ratio.faster and not ratio.slower
+
+
+def test_a_peer_that_cannot_do_a_test_is_left_out_of_it() -> None:
+    turns: list[str] = []
+    ours = Clockwork("vivace", [1.0] * 6, turns)
+    peer = Clockwork("peer", [], turns, problem="cannot")
+    results = alternate([ours, peer], [SpeedTest("tg", 8)], 2, lambda: LIMITS)
+    assert results[1].problem == "cannot" and turns.count("peer") == 1 and ratios(results) == []
+
+
+def test_our_own_failure_is_an_error() -> None:
+    with pytest.raises(ValueError, match="broken"):
+        alternate([Clockwork("vivace", [], [], problem="broken")], [SpeedTest("tg", 1)], 1, lambda: LIMITS)
+
+
+@pytest.fixture
+def data() -> report.Record:
+    ours = Clockwork("vivace", [1, 1, 1], [])
+    peers = [Clockwork("slow", [3, 3, 2], []), Clockwork("same", [1, 0.5, 2], []), Clockwork("not", [], [], "cannot")]
+    results = alternate([ours, *peers], [SpeedTest("tg", 8)], 2, lambda: LIMITS)
+    machine = Machine("cpu", 2, 2, "portable", 1, None, "Linux", "3", "0")
+    return report.record(machine, 2, checkpoint(), results, "T0")
+
+
+def test_reports(data: report.Record) -> None:
+    text = report.markdown(data)
+    assert "| tg8 | slow | 2.50 | 2.00 to 3.00 | faster |" in text
+    assert "| tg8 | same | 1.25 | 0.50 to 2.00 | no claim: the band includes 1 |" in text
+    assert "| tg8 | not | – | cannot | – |" in text
+    assert json.loads(report.FORMATS["json"](data)) == data
+    lines = [json.loads(line) for line in report.json_lines(data).splitlines()]
+    assert len(lines) == 4 + 2 and all(line["machine"]["processor"] == "cpu" for line in lines)
+    rows = list(csv.DictReader(io.StringIO(report.spreadsheet(data))))
+    assert len(rows) == 6 and rows[0]["tok_s"] == "8.000"
+    share = data["results"][0]["share_of_limit"]
+    assert share == pytest.approx(work(checkpoint(), SpeedTest("tg", 8)).seconds(LIMITS))
+
+
+@dataclass
+class CountingExecutor:
+    """Writes nothing, but reserves as an executor does, and notes the shape of each step."""
+
+    store: KVStore
+    spec: ModelSpec
+    steps: list[list[int]] = field(default_factory=list)
+    name: str = "counting"
+
+    def run(self, request: StepRequest) -> StepResult:
+        self.steps.append([segment.rows for segment in request.segments])
+        for segment in request.segments:
+            assert segment.tokens is not None and segment.tokens.min() >= 0 and segment.tokens.max() < self.spec.vocab
+            first = self.store.length(segment.seq)
+            self.store.reserve(segment.seq, np.arange(first, first + segment.rows, dtype=np.int32))
+        return StepResult(np.zeros((0, self.spec.vocab), np.float32), np.zeros(1, np.int32))
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("pp600", [[512], [88]]),
+        ("tg3@b2", [[1, 1]] * 3),
+        ("tg2@d600", [[512], [88], [1], [1]]),
+        ("pp4@b2", [[4], [4]]),
+    ],
+)
+def test_the_engine_runs_what_the_name_says(name: str, steps: list[list[int]]) -> None:
+    test = SpeedTest.parse(name)
+    store = KVStore(KVSpec.of(spec()), pages_needed([test]))
+    executor = CountingExecutor(store, spec())
+    runner = EngineRunner(cast(Any, executor))
+    runner.run(test)
+    assert executor.steps == steps
+    free = store.free_pages
+    executor.steps.clear()
+    runner.run(test)
+    assert store.free_pages == free  # nothing is left behind
+    assert executor.steps == [step for step in steps if test.depth == 0 or max(step) == 1]  # the deep part is kept
+
+
+def test_pages_suffice_for_the_deepest_batch() -> None:
+    test = SpeedTest.parse("tg130@b3@d100")
+    store = KVStore(KVSpec.of(spec()), pages_needed([test]))
+    EngineRunner(cast(Any, CountingExecutor(store, spec()))).run(test)
+    assert store.capacity_pages * PAGE >= 3 * 230
+
+
+def test_peer_names() -> None:
+    assert check_name("llama.cpp") == "llama.cpp"
+    with pytest.raises(ValueError, match=r"did you mean llama\.cpp"):
+        check_name("lama.cpp")
+
+
+def test_a_driver_that_cannot_load_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"openvino: cannot load none\.gguf"):
+        PeerRunner("openvino", sys.executable, str(tmp_path / "none.gguf"), 1)
+
+
+def test_a_driver_answers_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(peers.DRIVERS / "serve.py", tmp_path)
+    (tmp_path / "with_toy.py").write_text(
+        "class Engine:\n    version = '1'\n    def __init__(self, model, threads):\n        print('noise')\n"
+        "    def prefill(self, *shape):\n        print('noise')\n        return float(sum(shape))\n"
+        "    def decode(self, *shape):\n        raise RuntimeError('too deep')\n"
+    )
+    monkeypatch.setattr(peers, "DRIVERS", tmp_path)
+    monkeypatch.setattr(peers, "PEERS", {"toy": ("toy", "with_toy")})
+    peer = PeerRunner("toy", sys.executable, "model", 1)
+    try:
+        assert peer.version == "1"
+        assert peer.run(SpeedTest("pp", 4, 2, 1)).seconds == 7
+        with pytest.raises(ValueError, match="toy: too deep"):
+            peer.run(SpeedTest("tg", 1))
+        assert peer.run(SpeedTest("pp", 5)).seconds == 6
+    finally:
+        peer.close()
+
+
+def test_advice() -> None:
+    good = {"isa": "avx512", "governor": "performance", "threads": 2, "cores": 2, "models": [{"present": True}]}
+    assert advice(good, {"avx512_vnni"}) == []
+    bad = good | {"isa": "portable", "governor": "powersave", "threads": 1, "models": []}
+    assert len(advice(bad, {"avx512_vnni"})) == 4
