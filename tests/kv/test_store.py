@@ -174,6 +174,27 @@ def test_reserving_nothing_does_not_open_a_shared_page(store):
     assert marks(store, seq) == [1, 2] and marks(store, child) == [1, 3]
 
 
+@pytest.mark.parametrize("back", ["truncate", "keep", "keep in one list", "truncate one list"])
+def test_going_back_into_a_shared_page_does_not_write_to_it(store, back):
+    seq = store.new()
+    fill(store, seq, range(PAGE))
+    if back == "truncate one list":
+        store.keep(seq, 0, 0, range(40))
+    child = store.fork(seq)
+    fill(store, seq, range(100))
+    if back == "keep":
+        store.keep(seq, None, None, range(30))
+    elif back == "keep in one list":
+        store.keep(seq, 0, 0, range(30))
+    else:
+        store.truncate(seq, 30)
+    store.check()
+    fill(store, seq, [7])
+    assert marks(store, seq) == [*range(30), 7]
+    assert marks(store, child, 0, 1) == list(range(PAGE)) and marks(store, child)[:40] == list(range(40))
+    store.check()
+
+
 def test_a_full_last_page_is_not_copied(store):
     seq = store.new()
     fill(store, seq, range(PAGE))
@@ -236,6 +257,16 @@ def test_replaced_rows_come_back_on_rollback_and_forks_never_see_them(store):
     store.commit(seq)
     assert marks(store, seq)[129] == 79
     store.check()
+
+
+def test_rows_replaced_twice_come_back_as_they_were(store):
+    seq = store.new()
+    fill(store, seq, range(4))
+    for mark in (50, 60):
+        store.replace(seq, [2])
+        store.write(seq, 0, 0, 2, rows(store, 0, [mark]), -rows(store, 0, [mark]))
+    store.rollback(seq)
+    assert marks(store, seq) == [0, 1, 2, 3]
 
 
 def test_retract_takes_back_a_provisional_commit(store):
@@ -332,6 +363,35 @@ def test_eviction_of_the_common_list_remembers_the_next_position(store):
     assert store.next_position(seq) == 100 and store.bytes().resident == PAGE_BYTES
     store.truncate(seq, 40)
     assert store.next_position(seq) == 40
+    fill(store, seq, range(20))
+    store.retract(seq, 10)
+    assert store.next_position(seq) == 50
+
+
+def test_eviction_that_cannot_copy_shared_pages_changes_nothing(store):
+    seq = store.new()
+    fill(store, seq, range(15 * PAGE))
+    child = store.fork(seq)
+    for layer, head in ((None, None), (0, None), (1, 0)):
+        with pytest.raises(OutOfPages) as error:
+            store.keep(seq, layer, head, range(1, 3 * PAGE))
+        assert error.value.short == 2
+    store.check()
+    assert not store.overrides(seq) and store.free_pages == 1
+    store.keep(seq, 0, None, range(1, PAGE))
+    assert marks(store, seq) == list(range(1, PAGE)) and marks(store, child) == list(range(15 * PAGE))
+
+
+def test_a_new_common_page_leaves_a_cell_to_each_override(store):
+    seq, other = store.new(), store.new()
+    fill(store, other, [1])
+    fill(store, seq, range(14 * PAGE))
+    store.keep(seq, 0, 0, range(14 * PAGE - 1))
+    fill(store, seq, range(PAGE))  # the last free page id serves the common list and, in its own lane, the override
+    assert store.free_pages == 0 and store.pages(seq)[-1] == store.overrides(seq)[0, 0].pages[-1]
+    with pytest.raises(OutOfPages, match="1 page"):
+        store.reserve(seq, positions(15 * PAGE, 1))
+    store.check()
 
 
 def test_biases_follow_their_rows(store):
@@ -343,8 +403,18 @@ def test_biases_follow_their_rows(store):
     store.keep(seq, 0, None, [2, 3, 4, 70, 85])
     assert store.biases(seq, 0, 1).tolist() == [0, 1.5, 0, 2.5, 0]
     child = store.adopt(store.export(store.fork(seq)))
+    with pytest.raises(TransactionError, match="0 follow"):
+        store.retract(child, 1)
     store.truncate(child, 60)
     assert store.biases(child, 0, 1).tolist() == [0, 1.5, 0] and store.biases(child, 0, 0) is None
+
+
+def test_biases_follow_an_eviction_of_the_common_list(store):
+    seq = store.new()
+    fill(store, seq, range(10))
+    store.set_biases(seq, 1, 0, [4], [2.0])
+    store.keep(seq, None, None, [1, 4, 9])
+    assert store.biases(seq, 1, 0).tolist() == [0, 2, 0]
 
 
 def test_page_callbacks_come_when_a_commit_makes_a_page_whole(store):

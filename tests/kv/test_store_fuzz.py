@@ -112,6 +112,11 @@ class Fuzz(RuleBasedStateMachine):
         s.commit(rows)
         self.expected_pages += [(seq, page) for page in range(old // PAGE, len(s.common) // PAGE)]
 
+    @rule(data=st.data(), n=st.sampled_from([1, 3, 40, 64, 100]))
+    def grow(self, data: st.DataObject, n: int) -> None:
+        self.reserve(data, n, 0)
+        self.commit(data, "all")
+
     @rule(data=st.data(), all_rows=st.booleans())
     def rollback(self, data: st.DataObject, all_rows: bool) -> None:
         seq = self.pick(data)
@@ -256,6 +261,6 @@ class Fuzz(RuleBasedStateMachine):
 
 
 Fuzz.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFuzz = Fuzz.TestCase

@@ -18,6 +18,14 @@ def pages_for(rows: int) -> int:
     return -(-rows // PAGE)
 
 
+def padded(bias: Float32, ordinals: Index) -> Float32:
+    """The biases of these ordinals; those past the end are zero."""
+    known = ordinals < len(bias)
+    values = np.zeros(len(ordinals), np.float32)
+    values[known] = bias[ordinals[known]]
+    return values
+
+
 class PageList:
     """Rows shared by `lanes`: the common list of a sequence, or the list of one (layer, head) made ragged.
 

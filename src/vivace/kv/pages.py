@@ -85,5 +85,4 @@ class CellPool:
         freed = left == 0
         self.lane_used[lanes] -= freed.sum(axis=1)
         self.used[pages] -= freed.sum(axis=0, dtype=np.int32)
-        emptied = freed.any(axis=0) & (self.used[pages] == 0)
-        self.free.extend(int(page) for page in pages[emptied][::-1])
+        self.free.extend(pages[self.used[pages] == 0][::-1].tolist())

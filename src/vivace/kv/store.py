@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivace.kv.account import KVBytes, count_bytes, count_read_bytes
+from vivace.kv.blob import KVBlob, adopt_rows, export_rows
+from vivace.kv.cells import Cells
 from vivace.kv.check import check_store
-from vivace.kv.lists import Int32, ListKey, PageList, Sequence, pages_for
-from vivace.kv.pages import CellPool, OutOfPages
-from vivace.kv.plain import Float32, Index, Part, Plain
+from vivace.kv.lists import Int32, ListKey, PageList, Sequence, padded, pages_for
+from vivace.kv.pages import OutOfPages
+from vivace.kv.plain import Float32, Index
 from vivace.kv.spec import PAGE, KVSpec
 from vivace.kv.state import StateParticipant
-from vivace.kv.view import KVBlob, KVBytes, KVRows
 
-__all__ = ["KVStore", "OutOfPages", "TransactionError", "UnknownSequence"]
+__all__ = ["KVBlob", "KVBytes", "KVStore", "OutOfPages", "TransactionError", "UnknownSequence"]
 
 
 class TransactionError(ValueError):
@@ -48,13 +50,9 @@ class KVStore:
     def __init__(self, spec: KVSpec, capacity_pages: int) -> None:
         self.spec = spec
         self.capacity_pages = capacity_pages
-        self.plain = Plain(spec, capacity_pages)
+        self.cells = Cells(spec, capacity_pages)
+        self.pool, self.plain = self.cells.pool, self.cells.plain
         self.planes: list[NDArray[Any]] = self.plain.planes
-        keys = [(i, head) for i, layer in enumerate(spec.layers) for head in range(layer.kv_heads)]
-        self.lanes: dict[ListKey, int] = {key: lane for lane, key in enumerate(keys)}
-        self.pool = CellPool(len(keys), capacity_pages)
-        self._all_lanes = np.arange(len(keys))
-        self._all_parts: list[Part] = [(i, np.arange(layer.kv_heads)) for i, layer in enumerate(spec.layers)]
         self._sequences = _Sequences()
         self._next_id = 0
         self._participants: list[StateParticipant] = []
@@ -66,7 +64,7 @@ class KVStore:
         """An empty sequence."""
         seq = self._next_id
         self._next_id += 1
-        self._sequences[seq] = Sequence(PageList(self._all_lanes, self._all_parts))
+        self._sequences[seq] = Sequence(self.cells.common_list())
         return seq
 
     def drop(self, seq: int) -> None:
@@ -148,21 +146,10 @@ class KVStore:
         for rows, tail, more in short:
             rows.make_room(rows.length + pending + n)
             if tail:
-                self._own(s, rows, (rows.length + pending) // PAGE)
+                self.cells.own(s, rows, (rows.length + pending) // PAGE)
             for _ in range(more):
-                rows.push(self._take(s, rows))
+                rows.push(self.cells.take(s, rows))
             rows.writable = rows.count * PAGE
-
-    def _take(self, s: Sequence, rows: PageList) -> int:
-        return self.pool.take_page(rows.lanes) if rows is s.main else self.pool.take_cell(int(rows.lanes[0]))
-
-    def _own(self, s: Sequence, rows: PageList, index: int) -> None:
-        """Puts a private copy in the place of a shared page."""
-        old = int(rows.page_ids[index])
-        page = self._take(s, rows)
-        self.plain.copy_page(rows.parts, old, page)
-        self.pool.release(rows.lanes, rows.page_ids[index : index + 1].copy())
-        rows.page_ids[index] = page
 
     def commit(self, seq: int, rows: int | Seq[int] | NDArray[Any] | None = None) -> None:
         """Keeps all pending rows, the first so many, or those at the given indices in that order; drops the others.
@@ -196,7 +183,7 @@ class KVStore:
                 override.length += n
         s.pending = 0
         if n != pending:
-            self._release_spare(s)
+            self.cells.release_spare(s)
         if s.replaced:
             s.replaced.clear()
         if self._participants:
@@ -233,21 +220,13 @@ class KVStore:
         if not 0 <= first <= s.pending:
             raise TransactionError(f"cannot roll back to {first} pending rows: sequence {seq} has {s.pending}")
         s.pending = first
-        self._release_spare(s)
+        self.cells.release_spare(s)
         if first == 0:
             for ordinals, rows in reversed(s.replaced):
                 self.plain.write(s.main.parts, s.main.pages, ordinals, rows)
             s.replaced.clear()
         for participant in self._participants:
             participant.rollback(seq, first)
-
-    def _release_spare(self, s: Sequence) -> None:
-        for rows in s.lists():
-            need = pages_for(rows.length + s.pending)
-            if rows.count > need:
-                self.pool.release(rows.lanes, rows.page_ids[need : rows.count])
-                rows.count = need
-                rows.writable = min(rows.writable, need * PAGE)
 
     def replace(self, seq: int, ordinals: ArrayLike) -> None:
         """Makes committed rows writable until commit or rollback; rollback restores them. Positions stay.
@@ -264,7 +243,7 @@ class KVStore:
         shared = [page for page in np.unique(index // PAGE) if self.pool.is_shared(main.lanes, int(main.pages[page]))]
         self.pool.require(len(shared), {})
         for page in shared:
-            self._own(s, main, int(page))
+            self.cells.own(s, main, int(page))
         s.replaced.append((index, self.plain.read(main.parts, main.pages, index)))
 
     # Taking back and evicting
@@ -297,9 +276,9 @@ class KVStore:
             s.next_position = s.pruned[1] if length == s.pruned[0] else before
             main.length = length
             main.writable = 0
-            self._release_spare(s)
+            self.cells.release_spare(s)
             if length == 0:
-                s.main, s.overrides = PageList(self._all_lanes, self._all_parts), {}
+                s.main, s.overrides = self.cells.common_list(), {}
             s.biases = {key: bias[: s.list_of(key).length] for key, bias in s.biases.items()}
             s.sealed = min(s.sealed, length)
         for participant in self._participants:
@@ -326,66 +305,30 @@ class KVStore:
             _check_kept(index, s.main.length)
             if len(index) == s.main.length:
                 return
-            self.pool.require(self._copies(s.main, s.main.lanes, index), {})
-            self._compact(s, s.main, index)
-            s.biases = {key: _padded(bias, index) for key, bias in s.biases.items()}
+            self.pool.require(self.cells.copies(s.main, s.main.lanes, index), {})
+            self.cells.compact(s, s.main, index)
+            s.biases = {key: padded(bias, index) for key, bias in s.biases.items()}
             s.pruned = (s.main.length, s.next_position)
         else:
-            keys = self._keys(layer, head)
+            keys = self.cells.keys(layer, head)
             for key in keys:
                 _check_kept(index, s.list_of(key).length)
             keys = [key for key in keys if len(index) != s.list_of(key).length]
-            cells = {}
+            copies = {}
             for key in keys:
                 rows = s.list_of(key)
-                lanes = self._all_lanes[self.lanes[key] : self.lanes[key] + 1]
-                cells[self.lanes[key]] = self._copies(rows, lanes, index)
-            self.pool.require(0, cells)
+                lane = self.cells.lanes[key]
+                copies[lane] = self.cells.copies(rows, np.array([lane]), index)
+            self.pool.require(0, copies)
             for key in keys:
-                self._compact(s, self._detach(s, key), index)
+                self.cells.compact(s, self.cells.detach(s, key), index)
                 if key in s.biases:
-                    s.biases[key] = _padded(s.biases[key], index)
+                    s.biases[key] = padded(s.biases[key], index)
             if not keys:
                 return
         s.sealed = s.main.length
         for participant in self._participants:
             participant.keep(seq, layer, head, index)
-
-    def _copies(self, rows: PageList, lanes: Index, ordinals: Index) -> int:
-        """Shared pages that compaction would write to."""
-        first = _moved(ordinals)
-        if first == len(ordinals):
-            return 0
-        pages = rows.pages[first // PAGE : pages_for(len(ordinals))]
-        return int((self.pool.refs[lanes[:, None], pages] > 1).any(axis=0).sum())
-
-    def _compact(self, s: Sequence, rows: PageList, ordinals: Index) -> None:
-        n, first = len(ordinals), _moved(ordinals)
-        if first < n:
-            data = self.plain.read(rows.parts, rows.pages, ordinals[first:])
-            for page in range(first // PAGE, pages_for(n)):
-                if self.pool.is_shared(rows.lanes, int(rows.page_ids[page])):
-                    self._own(s, rows, page)
-            self.plain.write(rows.parts, rows.pages, np.arange(first, n), data)
-            rows.row_positions[first:n] = rows.row_positions[ordinals[first:]]
-        rows.length = n
-        rows.writable = 0
-        self._release_spare(s)
-
-    def _detach(self, s: Sequence, key: ListKey) -> PageList:
-        """The list's own page list; it takes over its lane of the common pages."""
-        if key in s.overrides:
-            return s.overrides[key]
-        lane, (layer, head) = self.lanes[key], key
-        main = s.main
-        rows = main.copy(np.array([lane]), [(layer, np.array([head]))])
-        main.lanes = main.lanes[main.lanes != lane]
-        parts = [(i, heads[heads != head] if i == layer else heads) for i, heads in main.parts]
-        main.parts = [(i, heads) for i, heads in parts if len(heads)]
-        if not len(main.lanes):
-            main.count = main.writable = 0
-        s.overrides[key] = rows
-        return rows
 
     def _settled(self, seq: int, what: str) -> Sequence:
         s = self._sequences[seq]
@@ -393,22 +336,14 @@ class KVStore:
             raise TransactionError(f"cannot {what} sequence {seq} inside a transaction: commit or roll back first")
         return s
 
-    def _keys(self, layer: int, head: int | None) -> list[ListKey]:
-        if not 0 <= layer < len(self.spec.layers):
-            raise TransactionError(f"there is no layer {layer}: the cache has {len(self.spec.layers)}")
-        heads = range(self.spec.layers[layer].kv_heads)
-        if head is not None and head not in heads:
-            raise TransactionError(f"there is no head {head} in layer {layer}: it has {len(heads)}")
-        return [(layer, i) for i in (heads if head is None else (head,))]
-
     # Rows
 
-    def _list(self, s: Sequence, layer: int, head: int | None) -> tuple[PageList, list[Part]]:
-        keys = self._keys(layer, head)
+    def _rows(self, s: Sequence, layer: int, head: int | None) -> PageList:
+        keys = self.cells.keys(layer, head)
         rows = s.list_of(keys[0])
         if any(s.list_of(key) is not rows for key in keys):
             raise TransactionError(f"the heads of layer {layer} have lists of their own: name one")
-        return rows, [(layer, np.array([i for _, i in keys]))]
+        return rows
 
     def gather(self, seq: int, layer: int, head: int | None, ordinals: ArrayLike) -> tuple[Float32, Float32]:
         """Keys and values of visible rows (pending ones follow the committed), float32 [rows, dim].
@@ -416,11 +351,11 @@ class KVStore:
         Head None: all heads of the layer, [heads, rows, dim]; their lists must not be ragged.
         """
         s = self._sequences[seq]
-        rows, parts = self._list(s, layer, head)
+        rows = self._rows(s, layer, head)
         index = np.asarray(ordinals, np.int64)
         if len(index) and not 0 <= index.min() <= index.max() < rows.length + s.pending:
             raise TransactionError(f"rows to gather must be in 0..{rows.length + s.pending - 1}")
-        k, v = self.plain.read(parts, rows.pages, index)[0]
+        k, v = self.plain.read([self.cells.part(layer, head)], rows.pages, index)[0]
         k, v = self.plain.decode(k), self.plain.decode(v)
         return (k, v) if head is None else (k[0], v[0])
 
@@ -430,7 +365,7 @@ class KVStore:
         Head None: [heads, rows, dim].
         """
         s = self._sequences[seq]
-        rows, parts = self._list(s, layer, head)
+        rows = self._rows(s, layer, head)
         n = np.shape(k)[-2]
         index = np.arange(first_ordinal, first_ordinal + n)
         replaced = [i for i, _ in s.replaced]
@@ -438,7 +373,8 @@ class KVStore:
         free |= (index >= rows.length) & (index < rows.length + s.pending)
         if not free.all():
             raise TransactionError(f"row {index[~free][0]} of sequence {seq} is neither pending nor replaced")
-        self.plain.write(parts, rows.pages, index, [(self.plain.encode(k), self.plain.encode(v))])
+        data = (self.plain.encode(k), self.plain.encode(v))
+        self.plain.write([self.cells.part(layer, head)], rows.pages, index, [data])
 
     def length(self, seq: int) -> int:
         """Committed rows of the common list (an override has its own length)."""
@@ -470,16 +406,16 @@ class KVStore:
         """Added to the logits of the list's committed rows; None: nothing is."""
         s = self._sequences[seq]
         bias = s.biases.get((layer, head))
-        return None if bias is None else _padded(bias, np.arange(s.list_of((layer, head)).length))
+        return None if bias is None else padded(bias, np.arange(s.list_of((layer, head)).length))
 
     def set_biases(self, seq: int, layer: int, head: int, ordinals: ArrayLike, bias: ArrayLike) -> None:
         """Biases the logits of committed rows (a row that stands for several has the logarithm of their number)."""
         s = self._settled(seq, "bias rows of")
-        self._keys(layer, head)
+        self.cells.keys(layer, head)
         length, index = s.list_of((layer, head)).length, np.asarray(ordinals, np.int64)
         if not _distinct(index, length):
             raise TransactionError(f"rows to bias must be distinct, in 0..{length - 1}")
-        values = _padded(s.biases.get((layer, head), np.empty(0, np.float32)), np.arange(length))
+        values = padded(s.biases.get((layer, head), np.empty(0, np.float32)), np.arange(length))
         values[index] = bias
         s.biases[layer, head] = values
 
@@ -502,92 +438,36 @@ class KVStore:
 
     def bytes(self) -> KVBytes:
         """Exact counts of the cache's memory."""
-        cell = np.array([self.spec.cell_bytes(layer) for layer, _ in self.lanes], np.int64)
-        shared = (self.pool.refs[:, : self.pool.high] > 1).sum(axis=1)
-        undo = sum(k.nbytes + v.nbytes for s in self._sequences.values() for _, rows in s.replaced for k, v in rows)
-        return KVBytes(
-            resident=int(self.pool.lane_used @ cell),
-            reserved=self.capacity_pages * self.spec.page_bytes(),
-            shared=int(shared @ cell),
-            undo=undo,
-        )
+        return count_bytes(self.cells, self._sequences.values())
 
     def read_bytes(self, seq: int, layer: int | None = None, window: int | None = None) -> int:
         """Bytes that attention over the sequence reads: each visible key and value once, or the last `window` of them.
 
         Layer None: all layers.
         """
-        s = self._sequences[seq]
-        total = 0
-        for i in range(len(self.spec.layers)) if layer is None else (layer,):
-            row_bytes = self.spec.cell_bytes(i) // PAGE
-            for key in self._keys(i, None):
-                rows = s.list_of(key).length + s.pending
-                total += row_bytes * (rows if window is None else min(rows, window))
-        return total
+        return count_read_bytes(self.cells, self._sequences[seq], layer, window)
 
     def trim(self) -> int:
         """Gives the memory of free cells back to the system; returns the bytes that may have been resident."""
-        given = 0
-        for (layer, head), lane in self.lanes.items():
-            free = self.pool.refs[lane, : self.pool.high] == 0
-            edges = np.flatnonzero(np.diff(free, prepend=False, append=False))
-            for first, last in edges.reshape(-1, 2).tolist():
-                given += self.plain.discard(layer, head, first, last)
-        return given
+        return self.cells.trim()
 
     def export(self, seq: int, layers: Seq[int] | None = None) -> KVBlob:
         """A copy of the committed rows of all layers, or of some (for a store that holds just these)."""
         s = self._settled(seq, "export")
-        chosen = range(len(self.spec.layers)) if layers is None else layers
-        lists = {}
-        for i, layer in enumerate(chosen):
-            for key in self._keys(layer, None):
-                rows, parts = self._list(s, *key)
-                k, v = self.plain.read(parts, rows.pages, np.arange(rows.length))[0]
-                bias = self.biases(seq, *key)
-                lists[i, key[1]] = KVRows(k[0], v[0], rows.positions.copy(), bias)
-        shapes = tuple(self.spec.layers[layer] for layer in chosen)
-        return KVBlob(KVSpec(shapes, self.spec.value_bytes), s.main.positions.copy(), s.next_position, lists)
+        return export_rows(self.cells, s, range(len(self.spec.layers)) if layers is None else layers)
 
     def adopt(self, blob: KVBlob) -> int:
         """A new sequence with the rows of a blob. Raises ValueError for a blob of another shape, and OutOfPages."""
-        blob.check(self.spec)
-        seq = self.new()
-        s = self._sequences[seq]
-        main = s.main
-        ragged = [key for key, rows in blob.lists.items() if not np.array_equal(rows.positions, blob.positions)]
-        for key in ragged:
-            self._detach(s, key)
-        placed = [(main, blob.positions)] + [(s.overrides[key], blob.lists[key].positions) for key in ragged]
-        for rows, positions in placed:
-            rows.make_room(len(positions))
-            rows.row_positions[: len(positions)] = positions
-            rows.length = len(positions)
-        need = {key: pages_for(s.overrides[key].length) for key in ragged}
-        try:
-            whole = pages_for(main.length) if len(main.lanes) else 0
-            self.pool.require(whole, {self.lanes[key]: count for key, count in need.items()})
-        except OutOfPages:
-            del self._sequences[seq]
-            raise
-        for rows in s.lists():
-            for _ in range(pages_for(rows.length)):
-                rows.push(self._take(s, rows))
-        for key, source in blob.lists.items():
-            rows, parts = self._list(s, *key)
-            self.plain.write(parts, rows.pages, np.arange(rows.length), [(source.k[None], source.v[None])])
-            if source.bias is not None:
-                s.biases[key] = source.bias.copy()
-        s.next_position = blob.next_position
-        s.pruned = (main.length, s.next_position)
-        s.sealed = main.length if ragged else 0
-        self._tell_pages(seq, 0, main.length)
+        s = adopt_rows(self.cells, blob)
+        seq = self._next_id
+        self._next_id += 1
+        self._sequences[seq] = s
+        self._tell_pages(seq, 0, s.main.length)
         return seq
 
     def check(self) -> None:
         """Verifies every invariant; raises AssertionError with the fact that does not hold."""
-        check_store(self.pool, self._sequences, self.lanes)
+        check_store(self.pool, self._sequences, self.cells.lanes)
 
 
 def _distinct(index: Index, bound: int) -> bool:
@@ -600,17 +480,3 @@ def _distinct(index: Index, bound: int) -> bool:
 def _check_kept(ordinals: Index, length: int) -> None:
     if len(ordinals) and not (ordinals[0] >= 0 and ordinals[-1] < length and (np.diff(ordinals) > 0).all()):
         raise TransactionError(f"ordinals to keep must ascend within 0..{length - 1}")
-
-
-def _moved(ordinals: Index) -> int:
-    """The first ordinal that compaction changes."""
-    moved = np.flatnonzero(ordinals != np.arange(len(ordinals)))
-    return int(moved[0]) if len(moved) else len(ordinals)
-
-
-def _padded(bias: Float32, ordinals: Index) -> Float32:
-    """The biases of these ordinals; those past the end are zero."""
-    known = ordinals < len(bias)
-    values = np.zeros(len(ordinals), np.float32)
-    values[known] = bias[ordinals[known]]
-    return values
