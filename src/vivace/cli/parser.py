@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         values = defaults | self._from_file(given.config, options) | self._from_environment(options) | vars(given)
         args = argparse.Namespace(**values)
         if args.dump_config:
-            _dump({action.dest: values[action.dest] for action in options})
+            _dump({key(action): values[action.dest] for action in options})
             raise SystemExit(0)
         return args
 
@@ -162,8 +162,7 @@ def variable(action: argparse.Action) -> str:
 def _dump(values: Mapping[str, Any]) -> None:
     import yaml
 
-    plain = {name.replace("_", "-"): str(v) if isinstance(v, Path) else v for name, v in values.items()}
-    yaml.safe_dump(plain, sys.stdout, sort_keys=True)
+    yaml.safe_dump(dict(values), sys.stdout, sort_keys=True)
 
 
 # Types of values. argparse shows their messages after the name of the option.
