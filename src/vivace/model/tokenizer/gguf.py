@@ -11,7 +11,7 @@ from vivace.model.keys import Keys
 from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe, encoder
 from vivace.model.tokenizer.sentencepiece import SentencePieceBPE
 from vivace.model.tokenizer.tokenizer import EncodePlain, Tokenizer
-from vivace.model.tokenizer.vocabulary import Kind, Spelling, Vocabulary
+from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, Spelling, Vocabulary
 
 _SOURCE = "GGUF metadata"
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -21,7 +21,6 @@ _NAMED = {
     "unk_token": "unknown_token_id",
     "pad_token": "padding_token_id",
 }
-ENDS_A_TURN = frozenset(("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"))
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from vivace.model.errors import ModelError
 from vivace.model.tokenizer.matcher import Accept, Matcher
@@ -97,7 +97,7 @@ class Tokenizer:
         return ids
 
     def encode_where(self, text: str, accept: Accept | None) -> list[int]:
-        """Ids of `text`; `accept(token, start, end)` says which control and user-defined tokens may be matched where."""
+        """Ids of `text`; `accept(token, start, end)` says where control and user-defined tokens may be matched."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -129,11 +129,11 @@ class Tokenizer:
         """The token for people to read; bytes that are no whole character show as U+FFFD."""
         return self.token_bytes(token).decode(errors="replace")
 
-    def encode_chat(self, messages: Sequence[Message], **options: object) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """The ids of `chat_prompt`."""
         return self.chat_prompt(messages, **options).ids
 
-    def chat_prompt(self, messages: Sequence[Message], **options: object) -> ChatPrompt:
+    def chat_prompt(self, messages: Sequence[Message], **options: Any) -> ChatPrompt:
         """A conversation through the model's chat template; see `vivace.model.chat.encode`."""
         from vivace.model.chat import encode
 

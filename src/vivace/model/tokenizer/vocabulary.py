@@ -7,6 +7,9 @@ from enum import IntEnum
 from functools import cache
 from typing import Literal
 
+# Control tokens by these names end a turn even where the file names another one as EOS.
+ENDS_A_TURN = frozenset(("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"))
+
 Spelling = Literal["byte_level", "sentencepiece"]
 
 

@@ -1,0 +1,137 @@
+"""A tokenizer from the files of a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vivace.model.errors import ModelError
+from vivace.model.keys import Keys
+from vivace.model.tokenizer.byte_level import encoder
+from vivace.model.tokenizer.tokenizer import Tokenizer
+from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, Spelling, Vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+_LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_SENTENCEPIECE_DECODER = ["Replace", "ByteFallback", "Fuse"]
+
+
+def tokenizer_from_folder(folder: Path) -> Tokenizer:
+    """Text is split and joined as tokenizer.json says; tokens that look like <|control|> are control tokens."""
+    from tokenizers import Tokenizer as Backend
+
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(f"{folder}: has no tokenizer.json")
+    try:
+        whole = Backend.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"{file}: cannot be read: {error}") from None
+    spelling = _spelling(file, whole)
+    plain = Backend(whole.model)  # without the added tokens, which Tokenizer matches itself
+    if whole.normalizer is not None:
+        plain.normalizer = whole.normalizer
+    if whole.pre_tokenizer is not None:
+        plain.pre_tokenizer = whole.pre_tokenizer
+
+    values = _read(folder / "tokenizer_config.json")
+    config = Keys(str(folder / "tokenizer_config.json"), values)
+    model = Keys(str(folder / "config.json"), _read(folder / "config.json"))
+    ids = whole.get_vocab(with_added_tokens=True)
+    size = max([*ids.values(), model.integer("vocab_size", 1) - 1]) + 1
+    tokens, kinds = [""] * size, [int(Kind.UNUSED)] * size
+    for text, token in ids.items():
+        tokens[token] = text
+        kinds[token] = Kind.BYTE if spelling == "sentencepiece" and _BYTE.fullmatch(text) else Kind.NORMAL
+    for token, added in whole.get_added_tokens_decoder().items():
+        if added.single_word or added.lstrip or added.rstrip:
+            raise ModelError(f"{file}: added token {added.content!r:.60} changes the text around it; not supported")
+        control = added.special or _LOOKS_LIKE_CONTROL.fullmatch(added.content)
+        kinds[token] = Kind.CONTROL if control else Kind.USER_DEFINED
+    names = ("bos_token", "eos_token", "unk_token", "pad_token")
+    named = {name: text for name in names if (text := _token(config, values, name)) is not None}
+    for name, token_text in named.items():
+        if token_text not in ids:
+            config.fail(name, f"is {token_text!r:.60}, which is no token")
+    bos, eos = named.get("bos_token"), named.get("eos_token")
+    before, after = _added_around(whole, None if bos is None else ids[bos], None if eos is None else ids[eos])
+    ends = [] if eos is None else [ids[eos]]
+    generation = _read(folder / "generation_config.json").get("eos_token_id")
+    ends += [end for end in (generation if isinstance(generation, list) else [generation]) if isinstance(end, int)]
+    ends += [i for i, kind in enumerate(kinds) if kind == Kind.CONTROL and tokens[i] in ENDS_A_TURN]
+    if any(not 0 <= end < size for end in ends):
+        raise ModelError(f"{folder}: an end token is outside the vocabulary of {size}")
+    return Tokenizer(
+        Vocabulary(tokens, kinds, spelling),
+        encoder(plain),
+        normalisation="NFC" if type(whole.normalizer).__name__ == "NFC" else None,
+        bos_id=None if bos is None else ids[bos],
+        eos_ids=tuple(dict.fromkeys(ends)),
+        adds_bos=before,
+        adds_eos=after,
+        named_tokens=named,
+        chat_template=_chat_template(folder, config),
+    )
+
+
+def _spelling(file: Path, whole: Backend) -> Spelling:
+    """How the decoder reads tokens; only the two forms whose texts are their tokens' bytes in a row are supported."""
+    decoder = json.loads(whole.to_str())["decoder"] or {}
+    steps = decoder.get("decoders", [decoder])
+    names = [step.get("type") for step in steps]
+    if names == ["ByteLevel"]:
+        return "byte_level"
+    if names == _SENTENCEPIECE_DECODER and steps[0]["pattern"] == {"String": "▁"} and steps[0]["content"] == " ":
+        return "sentencepiece"
+    raise ModelError(f"{file}: its decoder ({', '.join(map(str, names))}) is not supported")
+
+
+def _added_around(whole: Backend, bos: int | None, eos: int | None) -> tuple[bool, bool]:
+    """Whether the post-processor puts BOS before and EOS after a text."""
+    ids = whole.encode("").ids
+    return bos is not None and ids[:1] == [bos], eos is not None and ids[-1:] == [eos] and ids != [bos]
+
+
+def _token(config: Keys, values: Mapping[str, object], name: str) -> str | None:
+    """The text of a named token, which may be given with its properties."""
+    if name not in config:
+        return None
+    return config.section(name).text("content") if isinstance(values[name], Mapping) else config.text(name)
+
+
+def _chat_template(folder: Path, config: Keys) -> str | None:
+    """From chat_template.jinja, or tokenizer_config.json; of several named ones, the default."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8")
+        except ValueError:
+            raise ModelError(f"{file}: is not UTF-8") from None
+    if "chat_template" not in config:
+        return None
+    if config.is_list("chat_template"):
+        named = [entry for entry in config.items("chat_template") if isinstance(entry, Mapping)]
+        value = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
+        if not isinstance(value, str):
+            config.fail("chat_template", "has no template named 'default'")
+        return value
+    return config.text("chat_template")
+
+
+def _read(file: Path) -> Mapping[str, object]:
+    """The object in a JSON file; empty when there is no such file."""
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{file}: is not a JSON object")
+    return value
