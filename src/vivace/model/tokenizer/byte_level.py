@@ -33,7 +33,10 @@ PRE_TOKENIZERS = {
 
 
 def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer, source: str) -> Backend:
-    """`merges`: two tokens with one space between them, the first to be joined first."""
+    """`merges`: two tokens with one space between them, the first to be joined first.
+
+    Bytes that are no token are dropped, as the models' own tokenizers do; SmolLM2 lacks some control characters.
+    """
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
     pairs: list[tuple[str, str]] = []

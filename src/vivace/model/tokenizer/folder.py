@@ -55,7 +55,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         control = added.special or _LOOKS_LIKE_CONTROL.fullmatch(added.content)
         kinds[token] = Kind.CONTROL if control else Kind.USER_DEFINED
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
-    named = {name: text for name in names if (text := _token(config, values, name)) is not None}
+    named = {name: found for name in names if (found := _token(config, values, name)) is not None}
     for name, token_text in named.items():
         if token_text not in ids:
             config.fail(name, f"is {token_text!r:.60}, which is no token")
