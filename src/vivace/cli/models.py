@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from vivace.model import catalogue
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entry in catalogue.entries():
         path = catalogue.present(entry)
         rows.append({"name": entry.name, "size": entry.size, "licence": entry.licence, "about": entry.about})
