@@ -18,7 +18,8 @@ namespace vivace::avx512 {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kPageVectors = kPage / kLanes;
+constexpr int kPages = kChunk / kPage;
+constexpr int kLine = 32;         // halves of a cache line
 constexpr int kMaxBlock = 7;      // queries of a block: 7 x 4 accumulators fit the registers
 constexpr int kGroup = 48;        // queries whose logits are held at once
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
@@ -30,11 +31,18 @@ inline __m512 load_halves(const uint16_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
+inline void prefetch(const uint16_t* from) { _mm_prefetch(reinterpret_cast<const char*>(from), _MM_HINT_T0); }
+
 // Logits of Q queries against V vectors of 16 keys of one page; row i goes to logits + i * kChunk.
+// `ahead`, when not null, is the page's worth of memory to prefetch meanwhile.
 template <int Q, int V>
-void logit_tile(const float* q, int32_t dim, const uint16_t* k, float* logits) {
+void logit_tile(const float* q, int32_t dim, const uint16_t* k, const uint16_t* ahead, float* logits) {
   __m512 sums[Q][V] = {};
   for (int32_t d = 0; d < dim; ++d) {
+    if (ahead) {
+      prefetch(ahead + d * kPage);
+      prefetch(ahead + d * kPage + kLine);
+    }
     __m512 keys[V];
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) keys[v] = load_halves(k + d * kPage + v * kLanes);
@@ -53,8 +61,9 @@ void logit_tile(const float* q, int32_t dim, const uint16_t* k, float* logits) {
 }
 
 // Adds prob * value of `keys` keys to D vectors of 16 dims of Q queries. Row i of prob is at prob + i * kChunk.
+// `ahead`, when not null, is where the same part of the page to prefetch begins.
 template <int Q, int D>
-void value_tile(const float* prob, int keys, const uint16_t* v, int32_t dim, float* out) {
+void value_tile(const float* prob, int keys, const uint16_t* v, const uint16_t* ahead, int32_t dim, float* out) {
   __m512 sums[Q][D];
 #pragma GCC unroll 8
   for (int i = 0; i < Q; ++i) {
@@ -62,6 +71,10 @@ void value_tile(const float* prob, int keys, const uint16_t* v, int32_t dim, flo
     for (int j = 0; j < D; ++j) sums[i][j] = _mm512_loadu_ps(out + i * dim + j * kLanes);
   }
   for (int key = 0; key < keys; ++key) {
+    if (ahead) {
+      prefetch(ahead + key * dim);
+      if (D > 2) prefetch(ahead + key * dim + kLine);
+    }
     __m512 values[D];
 #pragma GCC unroll 8
     for (int j = 0; j < D; ++j) values[j] = load_halves(v + key * dim + j * kLanes);
@@ -79,8 +92,8 @@ void value_tile(const float* prob, int keys, const uint16_t* v, int32_t dim, flo
   }
 }
 
-using LogitTile = void (*)(const float*, int32_t, const uint16_t*, float*);
-using ValueTile = void (*)(const float*, int, const uint16_t*, int32_t, float*);
+using LogitTile = void (*)(const float*, int32_t, const uint16_t*, const uint16_t*, float*);
+using ValueTile = void (*)(const float*, int, const uint16_t*, const uint16_t*, int32_t, float*);
 
 // Index: (queries - 1) * 4 + vectors - 1.
 template <int... I>
@@ -136,32 +149,35 @@ int cut_blocks(const AttendChunk& c, int start, int count, Block* blocks) {
   return pieces;
 }
 
-void page_logits(const AttendChunk& c, int page, const Block& block, float* logits) {
+void page_logits(const AttendChunk& c, int page, const Block& block, const uint16_t* ahead, float* logits) {
   const Range keys = block.any.within_page(page);
   // A page between those that two queries see may be seen by none, and null.
   if (keys.begin >= keys.end || c.k[page] == nullptr) return;
   const int vector = keys.begin / kLanes;
   const int vectors = (keys.end + kLanes - 1) / kLanes - vector;
   kLogitTiles[(block.count - 1) * 4 + vectors - 1](c.q + static_cast<int64_t>(block.start) * c.dim, c.dim,
-                                                   c.k[page] + vector * kLanes,
+                                                   c.k[page] + vector * kLanes, ahead,
                                                    logits + page * kPage + vector * kLanes);
 }
 
-void add_values(const AttendChunk& c, int page, Range keys, int start, int count, const float* prob) {
+void add_values(const AttendChunk& c, int page, Range keys, int start, int count, const uint16_t* ahead,
+                const float* prob) {
   if (keys.begin >= keys.end) return;
   const uint16_t* v = c.v[page] + static_cast<int64_t>(keys.begin) * c.dim;
   float* out = c.out + static_cast<int64_t>(start) * c.dim;
   for (int left = c.dim / kLanes; left > 0;) {
     const int vectors = left == 5 ? 3 : smaller(left, 4);
-    kValueTiles[(count - 1) * 4 + vectors - 1](prob + page * kPage + keys.begin, keys.end - keys.begin, v, c.dim, out);
+    kValueTiles[(count - 1) * 4 + vectors - 1](prob + page * kPage + keys.begin, keys.end - keys.begin, v, ahead, c.dim,
+                                               out);
     v += vectors * kLanes;
+    if (ahead) ahead += vectors * kLanes;
     out += vectors * kLanes;
     left -= vectors;
   }
 }
 
 // Keys that all queries of the block see are taken together, the others query by query.
-void page_values(const AttendChunk& c, int page, const Block& block, const float* prob) {
+void page_values(const AttendChunk& c, int page, const Block& block, const uint16_t* ahead, const float* prob) {
   const Range common = block.all.within_page(page);
   const bool together = common.begin < common.end;
   const auto alone = [&](bool before) {
@@ -169,12 +185,12 @@ void page_values(const AttendChunk& c, int page, const Block& block, const float
       Range keys = visible(c, block.start + i).within_page(page);
       if (before && together) keys.end = common.begin;
       if (!before) keys.begin = larger(keys.begin, common.end);
-      add_values(c, page, keys, block.start + i, 1, prob + i * kChunk);
+      add_values(c, page, keys, block.start + i, 1, nullptr, prob + i * kChunk);
     }
   };
   alone(true);
   if (!together) return;
-  add_values(c, page, common, block.start, block.count, prob);
+  add_values(c, page, common, block.start, block.count, ahead, prob);
   alone(false);
 }
 
@@ -228,8 +244,14 @@ void attend_group(const AttendChunk& c, int start, int count, float* prob) {
   Block blocks[kGroup];
   const int pieces = cut_blocks(c, start, count, blocks);
   const auto row = [&](int query) { return prob + (query - start) * kChunk; };
-  for (int page = 0; page < kChunk / kPage; ++page) {
-    for (int i = 0; i < pieces; ++i) page_logits(c, page, blocks[i], row(blocks[i].start));
+  const uint16_t* first_values = nullptr;
+  for (int page = kPages - 1; page >= 0; --page) {
+    if (c.v[page]) first_values = c.v[page];
+  }
+  for (int page = 0; page < kPages; ++page) {
+    const uint16_t* next = page + 1 < kPages ? c.k[page + 1] : nullptr;
+    if (next == nullptr) next = first_values;
+    for (int i = 0; i < pieces; ++i) page_logits(c, page, blocks[i], i == 0 ? next : nullptr, row(blocks[i].start));
   }
   for (int query = start; query < start + count; ++query) {
     probabilities(c, query, row(query));
@@ -237,8 +259,9 @@ void attend_group(const AttendChunk& c, int start, int count, float* prob) {
     float* out = c.out + static_cast<int64_t>(query) * c.dim;
     for (int32_t d = 0; d < c.dim; d += kLanes) _mm512_storeu_ps(out + d, _mm512_setzero_ps());
   }
-  for (int page = 0; page < kChunk / kPage; ++page) {
-    for (int i = 0; i < pieces; ++i) page_values(c, page, blocks[i], row(blocks[i].start));
+  for (int page = 0; page < kPages; ++page) {
+    const uint16_t* next = page + 1 < kPages ? c.v[page + 1] : nullptr;
+    for (int i = 0; i < pieces; ++i) page_values(c, page, blocks[i], i == 0 ? next : nullptr, row(blocks[i].start));
   }
 }
 

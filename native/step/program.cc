@@ -15,6 +15,8 @@ int64_t now_ns() {
       .count();
 }
 
+constexpr int64_t kStatChunk = 16384;
+
 int32_t round_up(int32_t n, int32_t step) { return (n + step - 1) / step * step; }
 
 }  // namespace
@@ -161,6 +163,7 @@ void Program::run(int32_t first, int32_t last) {
       },
       &job);
   next_op_ = last;
+  if (last == op_count()) combine_stats();
   pool_.report(width_, now_ns() - start, *std::max_element(waited_.begin(), waited_.end()));
 }
 
@@ -201,17 +204,6 @@ float* Program::hidden_row(int32_t row, int thread) {
 
 float* Program::query_row(int32_t row, int thread) {
   return single() ? private_[thread].query : qkv_ + int64_t{row} * qkv_width_;
-}
-
-template <class Each>
-bool Program::each_row(int thread, Each each) {
-  if (single()) {
-    each(0);
-    return false;
-  }
-  const Range mine = share(rows_.rows, thread, width_);
-  for (int64_t row = mine.begin; row < mine.end; ++row) each(static_cast<int32_t>(row));
-  return true;
 }
 
 bool Program::embed(const Op&, int thread) {
@@ -456,9 +448,22 @@ bool Program::head(const Op& op, int thread) {
   return true;
 }
 
+void Program::combine_stats() {
+  const int64_t chunks = (model_.vocab + kStatChunk - 1) / kStatChunk;
+  for (size_t row = 0; row < stats_.size(); ++row) {
+    const ChunkStats* part = chunk_stats_.data() + row * chunks;
+    float max = part[0].max;
+    int64_t argmax = part[0].argmax;
+    for (int64_t i = 1; i < chunks; ++i)
+      if (part[i].max > max || std::isnan(part[i].max)) max = part[i].max, argmax = part[i].argmax;
+    double sum = 0;
+    for (int64_t i = 0; i < chunks; ++i) sum += part[i].sum * std::exp(static_cast<double>(part[i].max) - max);
+    stats_[row] = {max, static_cast<int32_t>(argmax), max + std::log(sum)};
+  }
+}
+
 // Statistics in chunks of fixed size, folded in order: their bits do not depend on the threads.
 bool Program::logit_stats(const Op& op, int thread) {
-  constexpr int64_t kStatChunk = 16384;
   const auto wanted = static_cast<int64_t>(rows_.wanted.size());
   if (wanted == 0) return false;
   const int64_t chunks = (model_.vocab + kStatChunk - 1) / kStatChunk;

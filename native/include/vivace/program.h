@@ -145,6 +145,7 @@ class Program {
   void add(const char* name, OpFn fn, int32_t layer);
   float* allocate(int64_t floats);
   void prepare_blocks();
+  void combine_stats();
   bool single() const { return rows_.rows == 1; }
   int64_t claim(const Op& op) { return claims_[op.index].value.fetch_add(1, std::memory_order_relaxed); }
 
@@ -242,5 +243,17 @@ class Program {
   Quantised quantised_{};
   std::vector<Private> private_;
 };
+
+// One thread for itself when there is a single row, a share of the rows each otherwise. True: the threads must meet.
+template <class Each>
+bool Program::each_row(int thread, Each each) {
+  if (single()) {
+    each(0);
+    return false;
+  }
+  const Range mine = share(rows_.rows, thread, width_);
+  for (int64_t row = mine.begin; row < mine.end; ++row) each(static_cast<int32_t>(row));
+  return true;
+}
 
 }  // namespace vivace
