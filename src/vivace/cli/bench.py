@@ -8,6 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from vivace.cli.generation import tier_of
 from vivace.cli.parser import Parser, whole
 from vivace.cli.terminal import note, progress
 
@@ -72,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
             peer = peers.PeerRunner(name, found[name], os.path.abspath(checkpoint.path), threads)
             stack.callback(peer.close)
             runners.append(peer)
+        tier, _ = tier_of(executor)
         results = alternate(runners, tests, args.reps, lambda: machine.probe(threads), progress)
     progress("")
     for row in results:
         if row.problem:
             note(f"{row.engine} {row.test}: {row.problem}")
-    tier = "T0"
     data = report.record(machine.describe(), threads, checkpoint, results, tier)
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
     return 0

@@ -12,6 +12,7 @@ from vivace.cli.terminal import StopOnInterrupt
 if TYPE_CHECKING:
     from vivace.api import LLM
     from vivace.core.request import Completion
+    from vivace.core.step import Executor
 
 # Names on the command line: how to read a value, the default, what it is.
 SAMPLING: dict[str, tuple[Any, Any, str]] = {
@@ -83,13 +84,13 @@ def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[
     return completion
 
 
-def tier_of(llm: LLM) -> tuple[str, str]:
+def tier_of(executor: Executor) -> tuple[str, str]:
     """The program tier of a plain decode step, and why it is not a better one."""
     import numpy as np
 
     from vivace.core.step import Segment, StepRequest
 
-    return llm.executor.tier(StepRequest([Segment(0, np.zeros(1, np.int32))]))
+    return executor.tier(StepRequest([Segment(0, np.zeros(1, np.int32))]))
 
 
 def summary(llm: LLM, done: Completion) -> str:
@@ -100,7 +101,7 @@ def summary(llm: LLM, done: Completion) -> str:
         f"first token {timings.ttft_s:.3f} s",
         f"load {timings.load_s:.2f} s",
         f"peak memory {memory.peak_rss_bytes / 1e6:.0f} MB",
-        tier_of(llm)[0],
+        tier_of(llm.executor)[0],
         done.finish_reason,
     ]
     return " · ".join(parts)

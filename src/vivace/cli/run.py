@@ -103,7 +103,7 @@ def _show(args: argparse.Namespace, piece: str, ids: list[int]) -> None:
 
 
 def _record(llm: LLM, done: Completion, args: argparse.Namespace) -> dict[str, Any]:
-    tier, reason = tier_of(llm)
+    tier, reason = tier_of(llm.executor)
     record: dict[str, Any] = {
         "text": done.text,
         "token_ids": done.token_ids,
