@@ -165,11 +165,13 @@ class CountingExecutor:
     store: KVStore
     spec: ModelSpec
     steps: list[list[int]] = field(default_factory=list)
+    wanted: int = 0  # rows of logits
     name: str = "counting"
 
     def run(self, request: StepRequest) -> StepResult:
         self.steps.append([segment.rows for segment in request.segments])
         for segment in request.segments:
+            self.wanted += 1 if segment.logits is None else len(segment.logits)
             assert segment.tokens is not None and segment.tokens.min() >= 0 and segment.tokens.max() < self.spec.vocab
             first = self.store.length(segment.seq)
             self.store.reserve(segment.seq, np.arange(first, first + segment.rows, dtype=np.int32))
@@ -194,6 +196,8 @@ def test_the_engine_runs_what_the_name_says(name: str, steps: list[list[int]]) -
     runner = EngineRunner(cast(Any, executor))
     runner.run(test)
     assert executor.steps == steps
+    last_rows = test.batch * (1 if test.kind == "pp" else test.tokens) + (test.depth > 0)
+    assert executor.wanted == last_rows  # a head for the last row of a prompt, and for each row of decoding
     free = store.free_pages
     executor.steps.clear()
     runner.run(test)
