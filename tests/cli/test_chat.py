@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,5 +83,8 @@ def test_a_conversation_from_a_pipe(smollm2: Path) -> None:
     lines = "My name is Ada.\n/nonsense\nWhat is my name?\n/stats\n/quit\nnot reached\n"
     done = vivace("chat", str(smollm2), "-n", "24", stdin=lines)
     assert done.returncode == 0, done.stderr
-    assert "Ada" in done.stdout
+    replies = [line for line in done.stdout.splitlines() if line.strip()]
+    assert len(replies) >= 2 and "not reached" not in done.stdout
+    counted = re.search(r"prompt (\d+) tokens", done.stderr)
+    assert counted and int(counted[1]) > 60  # the second message went out with the first and its reply
     assert "unknown command /nonsense" in done.stderr and "tok/s" in done.stderr
