@@ -197,6 +197,7 @@ def tiny_sentencepiece() -> dict[str, object]:
         "▁a",
         "b▁",
         "b▁a",
+        "b>",
         "  ",
         "   ",
         "\n\n",
