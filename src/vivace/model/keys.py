@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NoReturn, TypeVar, cast
 
 from vivace.model.errors import ModelError
@@ -26,6 +26,9 @@ class Keys:
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(self.prefix + key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
         return self._integer(key, self._get(key, default), low, high)
@@ -50,6 +53,13 @@ class Keys:
         if not isinstance(value, str):
             self.fail(key, f"is {value!r:.60}, not a string")
         return value
+
+    def integers(self, key: str, *, low: int, high: int) -> list[int]:
+        """A list of integers or a single one; empty when absent."""
+        if key not in self:
+            return []
+        values = self.items(key) if self.is_list(key) else [self._get(key, 0)]
+        return [self._integer(key, value, low, high) for value in values]
 
     def is_list(self, key: str) -> bool:
         return isinstance(self._values.get(self.prefix + key), list)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vivace.model.errors import ModelError
-from vivace.model.families import of_architecture
+from vivace.model.families import of_architecture, of_model_type
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
 from vivace.model.load.fingerprint import fingerprint
 from vivace.model.load.gguf import GGUFFile
+from vivace.model.load.safetensors import Folder
 from vivace.model.load.tensors import FLOAT_TYPES
 from vivace.model.spec import ModelSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
@@ -89,7 +90,38 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
 
 
 def _load_folder(path: Path, name: str | None) -> Checkpoint:
-    raise ModelError(f"{path}: is a folder")
+    folder = Folder(path)
+    config = folder.config
+    family = of_model_type(config.text("model_type"), config.source)
+    spec = family.from_config(config, {tensor.name: tensor.shape for tensor in folder.tensors.values()})
+    ends = [
+        token for keys in (folder.generation, config) for token in keys.integers("eos_token_id", low=0, high=1 << 32)
+    ]
+    spec = _with_special_tokens(spec, config, "bos_token_id", ends)
+    matrices, vectors = assemble(
+        folder, spec, family.folder_names, interleaved=False, norm_offset=family.folder_norm_offset
+    )
+
+    def make_tokenizer() -> Tokenizer:
+        from vivace.model.tokenizer import Tokenizer
+
+        return Tokenizer.from_folder(path)
+
+    files = [file.path for file in folder.files]
+    return Checkpoint(
+        name=name or path.resolve().name,
+        path=str(path),
+        fingerprint=fingerprint(
+            [(path / "config.json").read_bytes(), *(file.header for file in folder.files)],
+            files,
+            folder.tensors.values(),
+        ),
+        spec=spec,
+        matrices=matrices,
+        vectors=vectors,
+        make_tokenizer=make_tokenizer,
+        file_bytes=sum(len(file.bytes) for file in folder.files),
+    )
 
 
 def _with_special_tokens(spec: ModelSpec, keys: Keys, bos_key: str, ends: Iterable[int]) -> ModelSpec:
