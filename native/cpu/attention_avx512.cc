@@ -111,6 +111,8 @@ constexpr auto kValueTiles = value_tiles(std::make_integer_sequence<int, kMaxBlo
 struct Range {
   int begin;
   int end;
+  bool empty() const { return begin >= end; }
+  bool operator==(const Range&) const = default;
   Range within_page(int page) const {
     return {larger(begin - page * kPage, 0), smaller(end - page * kPage, kPage)};
   }
@@ -126,7 +128,7 @@ struct Block {
 
 Range visible(const AttendChunk& c, int query) {
   const Range range = {larger(c.first[query], 0), smaller(c.last[query], kChunk)};
-  return range.begin < range.end ? range : Range{0, 0};
+  return range.empty() ? Range{0, 0} : range;
 }
 
 // Cuts `count` queries from `start` into equal blocks. Returns how many.
@@ -139,7 +141,7 @@ int cut_blocks(const AttendChunk& c, int start, int count, Block* blocks) {
     Block block = {begin, end - begin, {kChunk, 0}, {0, kChunk}};
     for (int query = begin; query < end; ++query) {
       const Range range = visible(c, query);
-      if (range.begin < range.end) {
+      if (!range.empty()) {
         block.any = {smaller(block.any.begin, range.begin), larger(block.any.end, range.end)};
       }
       block.all = {larger(block.all.begin, range.begin), smaller(block.all.end, range.end)};
@@ -152,7 +154,7 @@ int cut_blocks(const AttendChunk& c, int start, int count, Block* blocks) {
 void page_logits(const AttendChunk& c, int page, const Block& block, const uint16_t* ahead, float* logits) {
   const Range keys = block.any.within_page(page);
   // A page between those that two queries see may be seen by none, and null.
-  if (keys.begin >= keys.end || c.k[page] == nullptr) return;
+  if (keys.empty() || c.k[page] == nullptr) return;
   const int vector = keys.begin / kLanes;
   const int vectors = (keys.end + kLanes - 1) / kLanes - vector;
   kLogitTiles[(block.count - 1) * 4 + vectors - 1](c.q + static_cast<int64_t>(block.start) * c.dim, c.dim,
@@ -162,7 +164,7 @@ void page_logits(const AttendChunk& c, int page, const Block& block, const uint1
 
 void add_values(const AttendChunk& c, int page, Range keys, int start, int count, const uint16_t* ahead,
                 const float* prob) {
-  if (keys.begin >= keys.end) return;
+  if (keys.empty()) return;
   const uint16_t* v = c.v[page] + static_cast<int64_t>(keys.begin) * c.dim;
   float* out = c.out + static_cast<int64_t>(start) * c.dim;
   for (int left = c.dim / kLanes; left > 0;) {
@@ -178,56 +180,73 @@ void add_values(const AttendChunk& c, int page, Range keys, int start, int count
 
 // Keys that all queries of the block see are taken together, the others query by query.
 void page_values(const AttendChunk& c, int page, const Block& block, const uint16_t* ahead, const float* prob) {
-  const Range common = block.all.within_page(page);
-  const bool together = common.begin < common.end;
+  const Range any = block.any.within_page(page);
+  const Range all = block.all.within_page(page);
+  if (any == all) return add_values(c, page, all, block.start, block.count, ahead, prob);
+  const bool together = !all.empty();
   const auto alone = [&](bool before) {
     for (int i = 0; i < block.count; ++i) {
       Range keys = visible(c, block.start + i).within_page(page);
-      if (before && together) keys.end = common.begin;
-      if (!before) keys.begin = larger(keys.begin, common.end);
+      if (before && together) keys.end = all.begin;
+      if (!before) keys.begin = larger(keys.begin, all.end);
       add_values(c, page, keys, block.start + i, 1, nullptr, prob + i * kChunk);
     }
   };
   alone(true);
   if (!together) return;
-  add_values(c, page, common, block.start, block.count, ahead, prob);
+  add_values(c, page, all, block.start, block.count, ahead, prob);
   alone(false);
 }
 
-inline __mmask16 lanes_within(Range range, int base) {
-  const auto below = [&](int end) { return (1u << smaller(larger(end - base, 0), kLanes)) - 1; };
-  return static_cast<__mmask16>(below(range.end) & ~below(range.begin));
+inline __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1); }
+
+// Sets the lanes beside the range in the vectors where it begins and ends.
+inline void fill_beside(Range range, float value, float* row) {
+  const __m512 values = _mm512_set1_ps(value);
+  const auto fill = [&](int position, bool before) {
+    float* vector = row + position / kLanes * kLanes;
+    const __mmask16 lanes = first_lanes(position % kLanes);
+    const __mmask16 beside = before ? lanes : static_cast<__mmask16>(~lanes);
+    _mm512_storeu_ps(vector, _mm512_mask_mov_ps(_mm512_loadu_ps(vector), beside, values));
+  };
+  if (range.begin % kLanes) fill(range.begin, true);
+  if (range.end % kLanes) fill(range.end, false);
+}
+
+// Softcap and bias of whole vectors.
+void adjust_logits(const AttendChunk& c, int query, Range vectors, float* logits) {
+  const float* bias = c.bias ? c.bias + static_cast<int64_t>(query) * kChunk : nullptr;
+  const __m512 cap = _mm512_set1_ps(c.softcap);
+  for (int i = vectors.begin * kLanes; i < vectors.end * kLanes; i += kLanes) {
+    __m512 logit = _mm512_loadu_ps(logits + i);
+    if (c.softcap != 0.0f) logit = _mm512_mul_ps(cap, tanh16(_mm512_div_ps(logit, cap)));
+    if (bias) logit = _mm512_add_ps(logit, _mm512_loadu_ps(bias + i));
+    _mm512_storeu_ps(logits + i, logit);
+  }
 }
 
 // Turns the visible logits into exp(logit - max). Lanes beside them in touched vectors become 0.
 void probabilities(const AttendChunk& c, int query, float* logits) {
   const Range range = visible(c, query);
-  const int begin = range.begin / kLanes;
-  const int end = (range.end + kLanes - 1) / kLanes;
-  const float* bias = c.bias ? c.bias + static_cast<int64_t>(query) * kChunk : nullptr;
-  const __m512 nothing = _mm512_set1_ps(kNothing);
-  const __m512 cap = _mm512_set1_ps(c.softcap);
-  __m512 tops = nothing;
-  for (int i = begin; i < end; ++i) {
-    const __mmask16 mask = lanes_within(range, i * kLanes);
-    __m512 logit = _mm512_mask_loadu_ps(nothing, mask, logits + i * kLanes);
-    if (c.softcap != 0.0f) logit = _mm512_mask_mul_ps(nothing, mask, cap, tanh16(_mm512_div_ps(logit, cap)));
-    if (bias) logit = _mm512_mask_add_ps(nothing, mask, logit, _mm512_maskz_loadu_ps(mask, bias + i * kLanes));
-    tops = _mm512_max_ps(tops, logit);
-    _mm512_storeu_ps(logits + i * kLanes, logit);
-  }
+  const Range vectors = {range.begin / kLanes, (range.end + kLanes - 1) / kLanes};
+  if (c.softcap != 0.0f || c.bias) adjust_logits(c, query, vectors, logits);
+  fill_beside(range, kNothing, logits);
+
+  __m512 tops = _mm512_set1_ps(kNothing);
+  for (int i = vectors.begin; i < vectors.end; ++i) tops = _mm512_max_ps(tops, _mm512_loadu_ps(logits + i * kLanes));
   const float top = _mm512_reduce_max_ps(tops);
   // When every logit is -inf nothing is subtracted: their exp is 0 and that of a NaN stays NaN.
   const __m512 offset = _mm512_set1_ps(top == kNothing ? 0.0f : top);
   __m512 sums = _mm512_setzero_ps();
-  for (int i = begin; i < end; ++i) {
-    const __m512 power = exp16(_mm512_sub_ps(_mm512_loadu_ps(logits + i * kLanes), offset));
-    const __m512 prob = _mm512_maskz_mov_ps(lanes_within(range, i * kLanes), power);
+  for (int i = vectors.begin; i < vectors.end; ++i) {
+    const __m512 prob = exp16_below(_mm512_sub_ps(_mm512_loadu_ps(logits + i * kLanes), offset));
     sums = _mm512_add_ps(sums, prob);
     _mm512_storeu_ps(logits + i * kLanes, prob);
   }
   const float sum = _mm512_reduce_add_ps(sums);
-  c.max[query] = std::isnan(sum) ? sum : top;
+  const bool broken = std::isnan(sum);
+  if (broken) fill_beside(range, 0.0f, logits);  // exp(-inf - NaN)
+  c.max[query] = broken ? sum : top;
   c.sum[query] = sum;
 }
 
@@ -235,7 +254,7 @@ void probabilities(const AttendChunk& c, int query, float* logits) {
 void clear_unseen(const AttendChunk& c, int query, float* prob) {
   const Range range = visible(c, query);
   for (int i = 0; i < kChunk; i += kLanes) {
-    if (lanes_within(range, i) == 0) _mm512_storeu_ps(prob + i, _mm512_setzero_ps());
+    if (i + kLanes <= range.begin || i >= range.end) _mm512_storeu_ps(prob + i, _mm512_setzero_ps());
   }
 }
 

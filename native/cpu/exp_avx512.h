@@ -4,10 +4,9 @@
 
 namespace vivace::avx512 {
 
-// Below 1 ulp; exact 1 at 0; 0 at -inf and +inf at +inf; NaN stays NaN.
-static inline __m512 exp16(__m512 x) {
-  // The clamps round to 0 and +inf. They come first in max and min, which return the second operand when one is NaN.
-  x = _mm512_min_ps(_mm512_set1_ps(89.0f), _mm512_max_ps(_mm512_set1_ps(-104.0f), x));
+// Below 1 ulp for x <= 89; exact 1 at 0; 0 at -inf; NaN stays NaN.
+static inline __m512 exp16_below(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-104.0f), x);  // exp(-104) rounds to 0; a NaN as second operand stays
   const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)),
                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   // ln 2 in two parts; the product of n with the first is exact.
@@ -23,7 +22,8 @@ static inline __m512 exp16(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-static inline float exp1(float x) { return _mm512_cvtss_f32(exp16(_mm512_set1_ps(x))); }
+// The same for any x; +inf above 88.7.
+static inline __m512 exp16(__m512 x) { return exp16_below(_mm512_min_ps(_mm512_set1_ps(89.0f), x)); }
 
 // Below 1.5 ulp; odd; NaN stays NaN.
 static inline __m512 tanh16(__m512 x) {
