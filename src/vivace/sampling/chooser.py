@@ -8,6 +8,7 @@ from functools import cache
 from math import isfinite
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vivace.core.request import Sampling
 from vivace.core.step import RowStats
@@ -17,6 +18,7 @@ from vivace.sampling.stages import GREEDY_BELOW, stages_of
 from vivace.slots.logits import Candidates, Context, Float32, Int32, LogitStage
 
 LogProbs = dict[int, float]
+_GROUP = 256
 
 
 class BadLogits(ValueError):
@@ -72,11 +74,22 @@ class Chooser:
 def draw(candidates: Candidates, u: float) -> int:
     """The candidate whose share of the cumulative probability holds `u` in [0, 1)."""
     weights = np.exp(candidates.logits - candidates.logits.max())
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    if index == len(weights):  # u times the total was rounded up to the total
+    whole = len(weights) // _GROUP * _GROUP
+    groups = np.append(weights[:whole].reshape(-1, _GROUP).sum(axis=1), weights[whole:].sum())
+    upto = np.cumsum(groups, dtype=np.float64)
+    target = u * upto[-1]
+    group, rest = _look_up(groups, upto, target)
+    within = weights[group * _GROUP : (group + 1) * _GROUP]
+    index, _ = _look_up(within, np.cumsum(within, dtype=np.float64), rest)
+    return int(candidates.ids[group * _GROUP + index])
+
+
+def _look_up(weights: Float32, cumulative: NDArray[np.float64], target: float) -> tuple[int, float]:
+    """The entry whose part of the cumulative sum holds `target`, and how far into it; never one of weight 0."""
+    index = int(np.searchsorted(cumulative, target, side="right"))
+    if index == len(weights):  # the target was rounded up to the sum
         index = int(np.flatnonzero(weights)[-1])
-    return int(candidates.ids[index])
+    return index, target - float(cumulative[index - 1]) if index else target
 
 
 def log_probabilities(logits: Float32, token: int, count: int, stats: RowStats | None = None) -> LogProbs:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from vivace.core.request import Sampling
-from vivace.sampling.select import descending, largest
+from vivace.sampling.select import largest
 from vivace.slots.logits import Candidates, Context, LogitStage
 
 GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
@@ -85,16 +85,13 @@ class TopP:
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
-        weights = np.exp(logits - logits.max())
-        target = self.p * float(weights.sum(dtype=np.float64))
-        looked_at = 128
-        while True:  # most often a few tokens hold the mass: look at the largest, and at more only if they do not reach
-            order = descending(logits, largest(logits, looked_at))
-            mass = np.cumsum(weights[order], dtype=np.float64)
-            if mass[-1] >= target or len(order) == len(logits):
-                kept = int(np.searchsorted(mass, target)) + 1
-                return candidates.keep(np.sort(order[:kept]))
-            looked_at *= 16
+        target = self.p * float(np.exp(logits - logits.max()).sum(dtype=np.float64))
+        for looked_at in (256, 8192, len(logits)):  # most often a few tokens hold the mass
+            best = np.sort(logits[largest(logits, looked_at)])[::-1]
+            mass = np.cumsum(np.exp(best - best[0]), dtype=np.float64)
+            if mass[-1] >= target:
+                return candidates.keep(largest(logits, int(np.searchsorted(mass, target)) + 1))
+        return candidates  # p is 1 but for rounding
 
 
 @dataclass(slots=True)
