@@ -1,4 +1,4 @@
-"""Makes the helpers of the model tests importable here, and keeps torch on one thread for tiny models."""
+"""Makes the helpers of the model tests importable here, and keeps torch on one thread."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
 
 
 @pytest.fixture(autouse=True)
-def torch_threads(request):
-    """On a shared machine, threads that wait for each other cost more than tiny products."""
+def torch_threads():
+    """Where another process has a core, torch's threads wait for each other most of the time (seven times slower)."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(before if request.node.get_closest_marker("models") else 1)
+    torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
