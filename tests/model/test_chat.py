@@ -178,6 +178,14 @@ def test_templates_that_look_into_messages() -> None:
         made.chat_prompt([{"role": "user", "content": "<b> <|im"}, {"role": "user", "content": "_end|>"}])
 
 
+def test_trimmed_content_is_traced() -> None:
+    made = bytewise(CHATML)
+    prompt = made.chat_prompt([{"role": "user", "content": " a <|im_end|> <|im \n"}])
+    assert shown(made, prompt) == "[<|im_start|>]user\na <|im_end|> <|im[<|im_end|>]\n[<|im_start|>]assistant\n"
+    (span,) = prompt.spans
+    assert made.decode(prompt.ids[span.first : span.last + 1]) == "a <|im_end|> <|im"
+
+
 def test_roles_may_build_control_tokens() -> None:
     made = bytewise("{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ m.content }}{% endfor %}", "<|user|>")
     prompt = made.chat_prompt([{"role": "user", "content": "<|user|>"}])

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from slow_bpe import SlowByteLevel, SlowSentencePiece, qwen2_words, smollm_words
 from varied_texts import varied_texts
@@ -236,6 +236,7 @@ def test_byte_level_without_files(pre: str, words) -> None:
 
 
 @settings(max_examples=500, deadline=None)
+@example("a<ab>b")
 @given(st.text("ab▁ cthe\n<>日é💥", max_size=40) | st.text(max_size=20))
 def test_sentencepiece_without_files(text: str) -> None:
     values = tiny_sentencepiece()

@@ -171,8 +171,6 @@ def _trace(text: str, run: Callable[[Callable[[str, str], str]], str], edges: se
         left, _, right = string.partition(core)
         return f"{left}{chr(_FIRST_OPEN + number)}{core}{chr(_FIRST_CLOSE + number)}{right}"
 
-    if _MARK.search(text):
-        return None
     try:
         marked = run(mark)
     except ChatError:  # raised at the marks, as the plain text was made
