@@ -216,6 +216,20 @@ def test_a_fork_leaves_pending_rows_to_the_parent(store):
     store.check()
 
 
+def test_a_parent_with_pending_rows_in_a_shared_page_copies_it_before_it_adds_more(store):
+    seq = store.new()
+    fill(store, seq, [1])
+    fill(store, seq, range(64), commit=False)
+    child = store.fork(seq)
+    fill(store, seq, [2], commit=False)
+    store.check()
+    store.rollback(seq)
+    fill(store, seq, [3])
+    fill(store, child, [4])
+    assert marks(store, seq) == [1, 3] and marks(store, child) == [1, 4]
+    store.check()
+
+
 def test_a_storm_of_forks_comes_back_to_nothing(store):
     alive = [store.new()]
     fill(store, alive[0], range(PAGE + 3))

@@ -80,7 +80,9 @@ class Fuzz(RuleBasedStateMachine):
 
     @rule(data=st.data(), n=st.sampled_from([0, 1, 1, 2, 5, 31, 63, 64, 65, 130]), gap=st.integers(0, 2))
     def reserve(self, data: st.DataObject, n: int, gap: int) -> None:
-        seq = self.pick(data)
+        self.reserve_in(self.pick(data), n, gap)
+
+    def reserve_in(self, seq: int, n: int, gap: int) -> None:
         s = self.naive[seq]
         start = (s.pending[-1][0] + 1 if s.pending else s.next_position) + gap
         positions = np.arange(start, start + n, dtype=np.int32)
@@ -100,22 +102,27 @@ class Fuzz(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["all", "first", "path"]))
     def commit(self, data: st.DataObject, how: str) -> None:
         seq = self.pick(data)
-        s = self.naive[seq]
-        pending, old = len(s.pending), len(s.common)
+        pending = len(self.naive[seq].pending)
         if how == "path":
             rows = sorted(data.draw(st.sets(st.integers(0, max(0, pending - 1)), max_size=min(6, pending))))
             argument: int | list[int] | None = rows
         else:
             n = pending if how == "all" else data.draw(st.integers(0, pending))
             rows, argument = list(range(n)), None if how == "all" else n
+        self.commit_in(seq, rows, argument)
+
+    def commit_in(self, seq: int, rows: list[int], argument: int | list[int] | None) -> None:
+        s = self.naive[seq]
+        old = len(s.common)
         self.store.commit(seq, argument)
         s.commit(rows)
         self.expected_pages += [(seq, page) for page in range(old // PAGE, len(s.common) // PAGE)]
 
     @rule(data=st.data(), n=st.sampled_from([1, 3, 40, 64, 100]))
     def grow(self, data: st.DataObject, n: int) -> None:
-        self.reserve(data, n, 0)
-        self.commit(data, "all")
+        seq = self.pick(data)
+        self.reserve_in(seq, n, 0)
+        self.commit_in(seq, list(range(len(self.naive[seq].pending))), None)
 
     @rule(data=st.data(), all_rows=st.booleans())
     def rollback(self, data: st.DataObject, all_rows: bool) -> None:
@@ -261,6 +268,6 @@ class Fuzz(RuleBasedStateMachine):
 
 
 Fuzz.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFuzz = Fuzz.TestCase

@@ -120,18 +120,19 @@ class KVStore:
         if not n:
             return
         pages, cells = 0, {}
-        short: list[tuple[PageList, bool, int]] = []  # list, whether its last page must be copied, new pages
+        short: list[tuple[PageList, bool, int]] = []  # list, whether its tail must be copied, new pages
         for rows in s.lists():
-            start = rows.length + pending
-            if start + n <= rows.writable:
+            end = rows.length + pending + n
+            if end <= rows.writable:
                 continue
-            tail = start % PAGE != 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[start // PAGE]))
-            more = pages_for(start + n) - rows.count
-            short.append((rows, tail, more))
+            tail = rows.length // PAGE  # the only page with writable rows that a fork may hold too
+            shared = rows.length % PAGE != 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[tail]))
+            more = pages_for(end) - rows.count
+            short.append((rows, shared, more))
             if rows is s.main:
-                pages = tail + more
+                pages = shared + more
             else:
-                cells[int(rows.lanes[0])] = tail + more
+                cells[int(rows.lanes[0])] = shared + more
         self.pool.require(pages, cells)
         told: list[StateParticipant] = []
         try:
@@ -143,10 +144,10 @@ class KVStore:
                 participant.rollback(seq, pending)
             raise
         s.main.make_room(s.main.length + pending + n)
-        for rows, tail, more in short:
+        for rows, shared, more in short:
             rows.make_room(rows.length + pending + n)
-            if tail:
-                self.cells.own(s, rows, (rows.length + pending) // PAGE)
+            if shared:
+                self.cells.own(s, rows, rows.length // PAGE)
             for _ in range(more):
                 rows.push(self.cells.take(s, rows))
             rows.writable = rows.count * PAGE
