@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class ModelError(ValueError):
     """A model cannot be found, fetched, read or trusted. The message is one line and says what to do where it can."""
+
+    def __init__(self, message: str) -> None:
+        # Names out of a file may hold line breaks, terminal codes or lone surrogates.
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))

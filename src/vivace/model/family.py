@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
 from vivace.model.spec import ModelSpec, RopeSpec
 
@@ -105,12 +106,14 @@ def gguf_dimensions(keys: Keys, shapes: Shapes, reads: frozenset[str] = frozense
             keys.fail(key, "is not supported for this architecture")
     hidden = keys.integer("embedding_length", high=1 << 20)
     heads = keys.integer("attention.head_count", high=_MAX_HEADS)
-    head_dim = keys.integer("attention.key_length", _share(keys, "attention.head_count", hidden, heads), high=1 << 14)
+    head_dim = keys.integer("attention.key_length", _share(hidden, heads), high=1 << 14)
     if keys.integer("attention.value_length", head_dim) != head_dim:
         keys.fail("attention.value_length", f"differs from the key length {head_dim}; equal lengths are supported")
-    vocab = shapes.get("token_embd.weight", (0,))[0] or keys.integer("vocab_size")
+    if "token_embd.weight" not in shapes:
+        raise ModelError(f"{keys.source}: tensor 'token_embd.weight' is missing")
+    vocab = shapes["token_embd.weight"][0]
     if keys.integer("vocab_size", vocab) != vocab:
-        keys.fail("vocab_size", f"is {keys.integer('vocab_size')}, the embedding has {vocab} rows")
+        keys.fail("vocab_size", f"is {keys.integer('vocab_size')}, but the embedding has {vocab} rows")
     return _checked(
         keys,
         "attention.head_count_kv",
@@ -143,7 +146,7 @@ def folder_dimensions(config: Keys) -> Dimensions:
             layers=config.integer("num_hidden_layers", high=_MAX_LAYERS),
             heads=heads,
             kv_heads=config.integer("num_key_value_heads", heads, high=_MAX_HEADS),
-            head_dim=config.integer("head_dim", _share(config, "num_attention_heads", hidden, heads), high=1 << 14),
+            head_dim=config.integer("head_dim", _share(hidden, heads), high=1 << 14),
             feed_forward=config.integer("intermediate_size"),
             norm_eps=config.number("rms_norm_eps", high=1.0),
             context=config.integer("max_position_embeddings", high=_MAX_CONTEXT),
@@ -199,7 +202,7 @@ def tensor_name(names: Mapping[str, str], ours: str) -> str:
     return names[stem] + suffix
 
 
-def _share(keys: Keys, key: str, hidden: int, heads: int) -> int | None:
+def _share(hidden: int, heads: int) -> int | None:
     """The head dimension when it is not stated, or None (then it must be stated)."""
     return None if hidden % heads else hidden // heads
 

@@ -53,7 +53,7 @@ class BlockSpec:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The whole model. RMS norms everywhere; a norm weight is stored as the factor itself (Gemma's `1 + w` is folded in)."""
+    """The whole model. RMS norms everywhere; a norm weight is the factor itself (Gemma's `1 + w` is folded in)."""
 
     family: str
     vocab: int

@@ -39,18 +39,23 @@ def load_checkpoint(
     where = Path(path)
     if not where.exists():
         raise ModelError(f"{where}: no such file or folder")
+    if where.suffix == ".safetensors":
+        raise ModelError(f"{where}: is only weights; give the folder that holds it and config.json")
     checkpoint = _load_folder(where, name) if where.is_dir() else _load_gguf(where, name)
     if weight_type is None:
         return checkpoint
     from vivace.model.load.quantise import quantise_matrix
 
-    def quantised(matrix: StoredMatrix) -> StoredMatrix:
-        return quantise_matrix(matrix) if matrix.type in FLOAT_TYPES else matrix
+    def quantised(key: str, matrix: StoredMatrix) -> StoredMatrix:
+        try:
+            return quantise_matrix(matrix) if matrix.type in FLOAT_TYPES else matrix
+        except ValueError as error:
+            raise ModelError(f"{where}: matrix '{key}' {error}") from None
 
     return dataclasses.replace(
         checkpoint,
         fingerprint=f"{checkpoint.fingerprint}-{weight_type}",
-        matrices={key: quantised(matrix) for key, matrix in checkpoint.matrices.items()},
+        matrices={key: quantised(key, matrix) for key, matrix in checkpoint.matrices.items()},
     )
 
 

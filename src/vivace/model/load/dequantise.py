@@ -52,8 +52,8 @@ def _q4_1(blocks: Bytes) -> Float32:
 
 def _q5_0(blocks: Bytes) -> Float32:
     fifth = np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little") << 4
-    codes: Bytes = _nibbles(blocks[:, 6:]) | fifth
-    return _half(blocks, 0) * (codes.astype(np.float32) - np.float32(16))
+    values: Float32 = (_nibbles(blocks[:, 6:]) | fifth).astype(np.float32) - np.float32(16)
+    return _half(blocks, 0) * values
 
 
 def _q8_0(blocks: Bytes) -> Float32:

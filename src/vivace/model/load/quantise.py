@@ -14,11 +14,14 @@ _CHUNK_VALUES = 1 << 20  # bounds the float32 copies
 def quantise_q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     """float32 [rows, cols] to Q8_0 rows [rows, cols / 32 * 34]: d = max|x| / 127 stored as a half float, codes x / d.
 
-    Codes are rounded half away from zero with the unrounded d; blocks of zeros have d = 0.
+    Codes are rounded half away from zero with the unrounded d; blocks of zeros have d = 0. Raises ValueError for
+    values that are not finite or too large for a half-float d.
     """
     rows, cols = values.shape
     blocks = values.reshape(-1, 32)
     d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    if not (d <= np.finfo(np.float16).max).all():
+        raise ValueError("has values that Q8_0 cannot hold")
     with np.errstate(divide="ignore", over="ignore"):
         inverse = np.where(d == 0, np.float32(0), np.float32(1) / d)
     scaled = blocks * inverse

@@ -91,6 +91,10 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not (path / "config.json").exists():
+            raise ModelError(
+                f"{path}: has no config.json; give a .gguf file, or a folder with config.json and safetensors"
+            )
         self.config = read_keys(path / "config.json")
         generation = path / "generation_config.json"
         self.generation = read_keys(generation) if generation.exists() else Keys(str(generation), {})

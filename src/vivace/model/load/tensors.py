@@ -30,10 +30,10 @@ FLOAT_TYPES = frozenset({"F32", "F16", "BF16"})
 
 
 def row_bytes(kind: str, cols: int) -> int:
-    """Bytes of a stored row of `cols` values, a multiple of the block of `kind`."""
+    """Bytes of a stored row of `cols` values, a multiple of the block of `kind` (else ValueError)."""
     values, size = BLOCKS[kind]
     if cols % values:
-        raise ModelError(f"rows of {cols} values cannot be stored as {kind}, whose blocks have {values}")
+        raise ValueError(f"has rows of {cols} values, which {kind} blocks of {values} do not divide")
     return cols // values * size
 
 
