@@ -1,6 +1,6 @@
 """Models that cost nothing: logits are a function of the tokens a row sees, read back from a real KVStore.
 
-A key is its token id and a value its position, so that a wrong commit, fork or mask shows in the next logits.
+A key is a token id and its position, so that a wrong commit, fork or mask shows in the next logits.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class ScriptedExecutor:
     def _seen(self, rows: Rows, row: int) -> list[int]:
         ordinals = np.concatenate([np.arange(rows.span[row]), rows.extra_of(row)])
         keys, _ = self.store.gather(int(rows.sequence[row]), 0, 0, ordinals)
+        keys = keys[keys[:, 1] <= rows.positions[row]]  # rows of a block see later ones, which say nothing here
         order = np.argsort(keys[:, 1], kind="stable")
         return keys[order, 0].astype(int).tolist()
 
@@ -104,5 +105,10 @@ class CharTokenizer:
     def encode(self, text: str, add_special: bool = True, **_: object) -> list[int]:
         return list(text.encode())
 
-    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        return bytes(i for i in ids if i < 256).decode(errors="replace")
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        return [256, *"".join(f"{m['role']}:{m['content']}\n" for m in messages).encode()]
+
+    def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
+        if token >= self.vocab_size:
+            raise ValueError(f"token {token} is outside the vocabulary")
+        return bytes([token]) if token < 256 else b"" if skip_special else b"<%d>" % token

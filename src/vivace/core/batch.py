@@ -67,6 +67,11 @@ class Sequence:
         return self.tokens[self.context.prompt :]
 
     @property
+    def remaining(self) -> int:
+        """The most tokens that may still be generated; rows of drafts beyond them are wasted."""
+        return self.context.prompt + self.request.sampling.max_tokens - len(self.tokens)
+
+    @property
     def finished(self) -> bool:
         return self.finish_reason is not None
 
@@ -81,8 +86,11 @@ class Sequence:
         return self.context.prompt + max(self.request.sampling.max_tokens - 1, 0)
 
     def pages_to_come(self, extra_rows: int) -> int:
-        """Pages it may still ask for; the page it is in counts, as it may be shared and then copied."""
-        return pages_of(self.positions + extra_rows) - self.length // PAGE
+        """Pages it may still ask for; the page it is in counts, as it may be shared and then copied.
+
+        Followers that have forked and wait keep the page of the cut.
+        """
+        return pages_of(self.positions + extra_rows) - self.length // PAGE + bool(self.followers)
 
     def commit(self, store: KVStore, rows: Int32 | None, count: int) -> None:
         """Keep `count` pending rows: all, or the path `rows` of a tree."""

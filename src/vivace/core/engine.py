@@ -214,7 +214,10 @@ class Engine:
             if not sequence.emitting_rounds:
                 sequence.first_token = now
             sequence.emitting_rounds += 1
-            self._extend(sequence, emit)
+            try:
+                self._extend(sequence, emit)
+            except ValueError as error:  # a token that has no text
+                sequence.error, emit.finish_reason = error, "error"
         elif not sequence.request.sampling.max_tokens and not sequence.followers and not sequence.due:
             emit.finish_reason = "length"
         if emit.finish_reason is not None:
@@ -222,8 +225,8 @@ class Engine:
 
     def _extend(self, sequence: Sequence, emit: Emit) -> None:
         """Take over the new tokens up to the one that ends the text, and drop the rest."""
-        sampling, before = sequence.request.sampling, len(sequence.text)
-        left = sequence.prompt_length + sampling.max_tokens - len(sequence.tokens)
+        before = len(sequence.text)
+        left = sequence.remaining
         for used, choice in enumerate(emit.choices, start=1):
             sequence.tokens.append(choice.token)
             if sequence.logprobs is not None:

@@ -53,7 +53,11 @@ class Chooser:
         peak, first = (stats.max, stats.argmax) if stats else _peak(logits)
         if not isfinite(peak):
             raise BadLogits(_complaint(logits, context.position))
-        token = first if self.greedy and not self.stages else self._choose(logits, context)
+        if self.greedy and not self.stages:
+            token = first
+        else:
+            with np.errstate(over="ignore"):  # distances beyond float32 are as good as infinite
+                token = self._choose(logits, context)
         wanted = self.sampling.logprobs
         if wanted is None:
             return Choice(token, None)
