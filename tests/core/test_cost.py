@@ -1,0 +1,56 @@
+"""The cost table."""
+
+from __future__ import annotations
+
+import pytest
+from scripted import ScriptedExecutor, random_brain, tiny_spec
+
+from vivace.core import cost
+from vivace.core.cost import CostTable, cost_table, measure
+
+TABLE = CostTable((1, 2, 8), (0, 100), ((1.0, 2.0), (1.5, 3.0), (4.5, 6.0)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "seconds"),
+    [(1, 0, 1), (8, 100, 6), (5, 0, 3), (1, 50, 1.5), (5, 50, 3.75), (14, 0, 7.5), (1, 300, 4)],
+)
+def test_time_of(rows, depth, seconds):
+    assert TABLE.time_of(rows, depth) == pytest.approx(seconds)
+
+
+def test_json_round_trip():
+    assert CostTable.from_json(TABLE.to_json()) == TABLE
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": [1, 2], "depths": [0], "seconds": [[1.0]]}'])
+def test_other_json_is_refused(text):
+    with pytest.raises(ValueError, match="not a cost table"):
+        CostTable.from_json(text)
+
+
+def executor() -> ScriptedExecutor:
+    return ScriptedExecutor(random_brain(0, 8), tiny_spec(8), capacity_pages=16)
+
+
+def test_measure(monkeypatch):
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(cost, "perf_counter", lambda: next(ticks))
+    model = executor()
+    table = measure(model, rows=(1, 4), depths=(0, 100, 600, 5000), repeats=3)
+    assert table == CostTable((1, 4), (0, 100, 600), ((1.0,) * 3,) * 2)
+    assert model.batch_sizes.count(4) == 3 * 4 and sum(n for n in model.batch_sizes if n not in (1, 4)) == 600
+    assert model.store.free_pages == 16
+    model.store.check()
+
+
+def test_measured_once_per_model_plan_machine_and_threads(monkeypatch, tmp_path):
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    measured = []
+    monkeypatch.setattr(cost, "measure", lambda executor: measured.append(1) or TABLE)
+    for key in (("a", "", "m", 1), ("a", "", "m", 1), ("b", "", "m", 1), ("a", "p", "m", 1), ("a", "", "m", 2)):
+        assert cost_table(executor(), *key) == TABLE
+    assert len(measured) == 4
+    cost.cost_path("a", "", "m", 1).write_text("{")
+    assert cost_table(executor(), "a", "", "m", 1) == TABLE
+    assert len(measured) == 5
