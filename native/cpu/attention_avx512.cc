@@ -280,6 +280,7 @@ void attend_group(const AttendChunk& c, int start, int count, float* prob) {
   }
   for (int page = 0; page < kPages; ++page) {
     const uint16_t* next = page + 1 < kPages ? c.v[page + 1] : nullptr;
+    if (next == nullptr) next = c.next;
     for (int i = 0; i < pieces; ++i) page_values(c, page, blocks[i], i == 0 ? next : nullptr, row(blocks[i].start));
   }
 }

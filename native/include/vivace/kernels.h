@@ -45,6 +45,7 @@ struct AttendChunk {
   float* sum;                       // [queries] out: sum of exp(logit - max)
   float* out;                       // [queries][dim] out: sum of exp(logit - max) * value
   float* prob;                      // [queries][256] out: exp(logit - max), 0 where masked; or null
+  const uint16_t* next;             // a key block that is read soon after, to prefetch; or null
 };
 
 struct Kernels {
