@@ -62,10 +62,10 @@ def _or_none(check: Check) -> Check:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else tuple(value or ())
-    if not all(isinstance(text, str) and text for text in texts):
+    texts = (value,) if isinstance(value, str) else value or ()
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("text, or a list of texts, none of them empty")
-    return texts
+    return tuple(texts)
 
 
 def _ids(value: Any) -> tuple[int, ...]:

@@ -1,0 +1,203 @@
+"""The Python interface."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vivace
+from vivace.sampling.options import OPTIONS, options_for
+
+sys.path.insert(0, str(Path(__file__).parent / "core"))
+from scripted import CharTokenizer, ScriptedExecutor, random_brain, tiny_spec
+
+
+def make(bos_id=256, brain=None, **options) -> vivace.LLM:
+    spec = tiny_spec(258, 1000, eos_ids=(257,), bos_id=bos_id)
+    return vivace.LLM(ScriptedExecutor(brain or random_brain(1, 258), spec, 64), CharTokenizer(), **options)
+
+
+@pytest.fixture
+def llm():
+    with make() as made:
+        yield made
+        made.engine.check()
+        assert not made.engine.busy
+    assert made.executor.closed
+
+
+def test_one_prompt_or_several(llm):
+    one, two = llm.generate(["abc", [1, 2, 3]], max_tokens=5)
+    assert llm.generate("abc", max_tokens=5)[0].text == one.text
+    assert llm.generate([1, 2, 3], max_tokens=5)[0].token_ids == two.token_ids
+    assert one.prompt_token_ids == [*b"abc"] and len(one.token_ids) == 5 and one.finish_reason == "length"
+    assert llm.generate([], max_tokens=5) == []
+
+
+def test_samples_stand_beside_each_other(llm):
+    outs = llm.generate(["abc", "d"], n=[2, 1], temperature=1.0, seed=3, max_tokens=4)
+    assert [bytes(out.prompt_token_ids) for out in outs] == [b"abc", b"abc", b"d"]
+    assert outs[0].token_ids != outs[1].token_ids
+    assert llm.generate("abc", temperature=1.0, seed=3, max_tokens=4)[0].token_ids == outs[0].token_ids
+
+
+def test_options_may_differ_by_prompt(llm):
+    outs = llm.generate(["a", "b", "c"], max_tokens=[1, 2, 3], stop=[["x"], None, ["y", "z"]], logprobs=[None, 0, 2])
+    assert [len(out.token_ids) for out in outs] == [1, 2, 3]
+    assert [out.logprobs and [len(d) for d in out.logprobs] for out in outs] == [None, [1, 1], [2, 2, 2]]
+
+
+def test_streams_add_up(llm):
+    prompts, options = ["abc", "é", "x"], {"max_tokens": 30, "temperature": 1.0, "n": 2, "stop": ["q", "\ufffd\ufffd"]}
+    whole = llm.generate(prompts, **options)
+    pieces = list(llm.stream(prompts, **options))
+    for i, out in enumerate(whole):
+        mine = [piece for piece in pieces if piece.index == i]
+        assert "".join(piece.text for piece in mine) == out.text
+        assert [token for piece in mine for token in piece.token_ids] == out.token_ids
+        assert [piece.finish_reason for piece in mine[:-1]] == [None] * (len(mine) - 1)
+        assert mine[-1].finish_reason == out.finish_reason
+
+
+def test_streams_read_in_turns(llm):
+    alone = ["".join(p.text for p in llm.stream(prompt, max_tokens=20)) for prompt in ("a", "b")]
+    first, second = llm.stream("a", max_tokens=20), llm.stream("b", max_tokens=20)
+    texts = ["", ""]
+    for a, b in zip(first, second, strict=False):
+        texts[0] += a.text
+        texts[1] += b.text
+    texts[0] += "".join(p.text for p in first)
+    texts[1] += "".join(p.text for p in second)
+    assert texts == alone
+
+
+def test_an_abandoned_stream_is_cancelled(llm):
+    stream = llm.stream("a", max_tokens=500)
+    next(stream)
+    assert llm.engine.busy
+    stream.close()
+    llm.stream("b")  # never read
+    assert not llm.engine.busy
+
+
+def test_chat(llm):
+    messages = [{"role": "user", "content": "hi"}]
+    reply = llm.chat(messages, max_tokens=5)
+    assert reply.prompt_token_ids == [256, *b"user:hi\n"]
+    assert "".join(piece.text for piece in llm.stream_chat(messages, max_tokens=5)) == reply.text
+    with pytest.raises(ValueError, match="chat gives one reply"):
+        llm.chat(messages, n=2)
+
+
+def test_an_empty_prompt_is_the_start_token(llm):
+    assert llm.generate("", max_tokens=1)[0].prompt_token_ids == [256]
+    with pytest.raises(ValueError, match="no start token"):
+        make(bos_id=None).generate("")
+
+
+def test_a_completion_tells_what_it_cost(llm):
+    (out,) = llm.generate("abcd", max_tokens=8)
+    assert out.steps.target_forwards == 8 and out.steps.accepted_per_forward == 1.0
+    assert out.timings.total_s >= out.timings.ttft_s > 0 and out.timings.decode_tok_s > 0
+    assert out.memory.peak_rss_bytes > 1e6 and out.memory.kv_resident_bytes > 0
+
+
+def test_a_failed_request_raises_and_hands_over_the_others():
+    healthy = random_brain(1, 258)
+    llm = make(brain=lambda tokens: healthy(tokens) * (np.nan if tokens[0] == ord("b") else 1))
+    with pytest.raises(vivace.RequestFailed, match="not numbers") as failed:
+        llm.generate(["a", "b"], max_tokens=3)
+    assert [out.finish_reason for out in failed.value.completions] == ["length", "error"]
+    with pytest.raises(vivace.RequestFailed):
+        list(llm.stream("b"))
+    assert not llm.engine.busy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": -1}, "max_tokens must be an integer of at least 0, not -1"),
+        ({"max_tokens": 2.5}, "max_tokens must be an integer"),
+        ({"max_tokens": True}, "max_tokens must be an integer"),
+        ({"temperature": float("nan")}, "temperature must be a finite number"),
+        ({"temperature": -0.1}, "temperature must be a finite number"),
+        ({"temperature": "1"}, "temperature must be a finite number"),
+        ({"top_p": 0}, "top_p must be a number above 0 and at most 1, not 0"),
+        ({"top_p": 1.1}, "top_p must"),
+        ({"top_k": -1}, "top_k must"),
+        ({"min_p": 2}, "min_p must"),
+        ({"repetition_penalty": 0}, "repetition_penalty must"),
+        ({"stop": [""]}, "stop must be text"),
+        ({"stop": 3}, "stop must be text"),
+        ({"stop_token_ids": ["a"]}, "stop_token_ids must be a list of token ids"),
+        ({"ignore_eos": 1}, "ignore_eos must be True or False"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"n": 0}, "n must be an integer of at least 1"),
+        ({"logprobs": -1}, "logprobs must"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens 9 is more than max_tokens 8"),
+        ({"temperature": [0.0, 1.0]}, "temperature has 2 values for 1 prompts"),
+        ({"max_tokens": 1000}, "3 more than the context of 1000"),
+    ],
+)
+def test_wrong_values(llm, options, message):
+    with pytest.raises(ValueError, match=message):
+        llm.generate("abc", **options)
+
+
+def test_wrong_names(llm):
+    with pytest.raises(TypeError, match="unknown argument 'temprature': did you mean 'temperature'"):
+        llm.generate("abc", temprature=1)
+    with pytest.raises(TypeError, match="unknown argument 'zzz'"):
+        llm.stream("abc", zzz=1)
+
+
+def test_wrong_prompts(llm):
+    with pytest.raises(ValueError, match="token id 258 is outside the vocabulary"):
+        llm.generate([1, 258])
+    with pytest.raises(ValueError, match="text or a list of token ids"):
+        llm.generate([None])
+    with pytest.raises(ValueError, match="more than the context of 1000"):
+        llm.generate(["abc", "x" * 1000])
+
+
+def test_stop_values():
+    assert options_for(2, {"stop": "end"})[1].sampling.stop == ("end",)
+    assert options_for(2, {"stop": ["a", "b"]})[1].sampling.stop == ("a", "b")
+    assert options_for(2, {"stop": [["a"], ["b", "c"]]})[1].sampling.stop == ("b", "c")
+    assert options_for(1, {"stop_token_ids": [5, 6]})[0].sampling.stop_token_ids == (5, 6)
+
+
+def test_every_option_has_the_default_of_the_sampling():
+    assert options_for(1, {})[0].sampling == vivace.Sampling()
+    fields = set(vivace.Sampling.__dataclass_fields__)
+    assert set(OPTIONS) == fields | {"n", "add_special_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"plan": "racer"}, "plans arrive with the plan binder"),
+        ({"executor": "cuda"}, "executor must be 'native' or 'reference'"),
+        ({"threads": 0}, "threads must be an integer of at least 1"),
+        ({"threads": "2"}, "threads must be an integer of at least 1"),
+    ],
+)
+def test_load_checks_its_arguments_before_it_loads(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vivace.load("no-such-model", **arguments)
+
+
+@pytest.mark.models
+def test_a_real_model(smollm2):
+    pytest.importorskip("vivace._native", reason="the native core is not built")
+    with pytest.raises(ValueError, match="more than the 8192 tokens this model was made for"):
+        vivace.load(str(smollm2), context=10**6)
+    with vivace.load(str(smollm2), plan="", context=512) as llm:
+        (out,) = llm.generate("The capital of France is", max_tokens=4)
+        assert out.text.startswith(" Paris")
+        streamed = "".join(piece.text for piece in llm.stream("The capital of France is", max_tokens=4))
+        assert streamed == out.text
+        assert "4" in llm.chat([{"role": "user", "content": "What is 2 + 2?"}], max_tokens=30).text
