@@ -16,6 +16,10 @@ void set_elementwise(Kernels& kernels);
 
 constexpr float kHalfMax = 65504.0f;
 
+// A block whose largest magnitude is below this would have a scale below the normal numbers; it is quantised to 0.
+// A block with a value that is not finite keeps that in its scale and has q = 0, so that its products are NaN.
+constexpr float kLeastQuantised = 127.0f * 0x1p-126f;
+
 // Rounds to nearest even; overflows to infinity; NaN stays a quiet NaN.
 [[gnu::always_inline]] inline uint16_t float_to_half(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);

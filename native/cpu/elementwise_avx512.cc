@@ -91,33 +91,61 @@ void softcap(float cap, int32_t n, float* io) {
   });
 }
 
-// A block with a value that is not finite keeps that in d and has q = 0, so that its products are NaN.
+// The largest lane of `first` throughout the low half of the result, that of `second` throughout the high half.
+inline __m512i largest_of_each(__m512i first, __m512i second) {
+  __m512i top = _mm512_max_epi32(_mm512_shuffle_i64x2(first, second, 0x44), _mm512_shuffle_i64x2(first, second, 0xee));
+  top = _mm512_max_epi32(top, _mm512_shuffle_i64x2(top, top, 0xb1));
+  top = _mm512_max_epi32(top, _mm512_shuffle_epi32(top, _MM_PERM_BADC));
+  return _mm512_max_epi32(top, _mm512_shuffle_epi32(top, _MM_PERM_CDAB));
+}
+
+// x / step to the nearest integer. The remainder of a first guess corrects it to what a division would give.
+inline __m512i divide(__m512 x, __m512 step, __m512 inverse, __mmask16 usable) {
+  const __m512 guess = _mm512_mul_ps(x, inverse);
+  const __m512 ratio = _mm512_fmadd_ps(_mm512_fnmadd_ps(guess, step, x), inverse, guess);
+  return _mm512_maskz_cvtps_epi32(usable, ratio);
+}
+
+// Two blocks at a time; an odd last one goes with a block of zeros that is not stored.
 void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
-  const __m512i magnitude_bits = _mm512_set1_epi32(0x7fffffff);
-  const __m512 most = _mm512_set1_ps(127.0f);
-  const __m512 least = _mm512_set1_ps(-127.0f);
-  for (int32_t block = 0; block < n / kQuantBlock; ++block) {
-    const float* in = x + block * kQuantBlock;
-    const __m512 low = _mm512_loadu_ps(in);
-    const __m512 high = _mm512_loadu_ps(in + kLanes);
-    // Magnitudes as integers order like floats, with NaN above infinity.
-    const __m512i magnitudes = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(low), magnitude_bits),
-                                                _mm512_and_si512(_mm512_castps_si512(high), magnitude_bits));
-    const int32_t largest = _mm512_reduce_max_epi32(magnitudes);
-    const float step = std::bit_cast<float>(largest) / 127.0f;
-    d[block] = step;
-    const __mmask16 usable = largest < 0x7f800000 && step > 0.0f ? 0xffff : 0;
-    const auto level = [&](__m512 value) {
-      const __m512 ratio = _mm512_maskz_div_ps(usable, value, _mm512_set1_ps(step));
-      return _mm512_cvtps_epi32(_mm512_max_ps(least, _mm512_min_ps(most, ratio)));
-    };
-    const __m512i levels[2] = {level(low), level(high)};
-    int8_t* out = q + block * kQuantBlock;
-    int32_t* sums = s + block * (kQuantBlock / kSumBlock);
-    for (int part = 0; part < 2; ++part) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + part * kSumBlock), _mm512_cvtepi32_epi8(levels[part]));
-      sums[part] = _mm512_reduce_add_epi32(levels[part]);
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const __m512i by_vector = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const int32_t blocks = n / kQuantBlock;
+  for (int32_t block = 0; block < blocks; block += 2) {
+    const bool pair = block + 1 < blocks;
+    __m512 values[4];
+    __m512i sizes[4];  // as integers they order like floats, with NaN above infinity
+    for (int i = 0; i < 4; ++i) {
+      values[i] = _mm512_maskz_loadu_ps(i < 2 || pair ? 0xffff : 0, x + block * kQuantBlock + i * kLanes);
+      sizes[i] = _mm512_and_si512(_mm512_castps_si512(values[i]), magnitude);
     }
+    const __m512i largest =
+        largest_of_each(_mm512_max_epi32(sizes[0], sizes[1]), _mm512_max_epi32(sizes[2], sizes[3]));
+    const __m128i two = _mm_unpacklo_epi32(_mm512_castsi512_si128(largest), _mm512_extracti32x4_epi32(largest, 2));
+    const __mmask8 normal = _mm_cmpge_epi32_mask(two, _mm_set1_epi32(std::bit_cast<int32_t>(kLeastQuantised)));
+    const __mmask8 finite = _mm_cmplt_epi32_mask(two, _mm_set1_epi32(0x7f800000));
+    const __m128 step = _mm_maskz_div_ps(normal, _mm_castsi128_ps(two), _mm_set1_ps(127.0f));
+    const __m128 inverse = _mm_div_ps(_mm_set1_ps(1.0f), step);
+    _mm_mask_storeu_ps(d + block, pair ? 3 : 1, step);
+
+    __m512i levels[4];
+    for (int i = 0; i < 4; ++i) {
+      const int lane = i / 2;
+      const __mmask16 usable = (normal & finite) >> lane & 1 ? 0xffff : 0;
+      const __m512i from = _mm512_set1_epi32(lane);
+      levels[i] = divide(values[i], _mm512_permutexvar_ps(from, _mm512_castps128_ps512(step)),
+                         _mm512_permutexvar_ps(from, _mm512_castps128_ps512(inverse)), usable);
+    }
+    const __m512i bytes = _mm512_permutexvar_epi32(
+        by_vector, _mm512_packs_epi16(_mm512_packs_epi32(levels[0], levels[1]), _mm512_packs_epi32(levels[2], levels[3])));
+    _mm512_mask_storeu_epi8(q + block * kQuantBlock, pair ? ~__mmask64{0} : 0xffffffff, bytes);
+
+    // Each lane of 128 bits is one sum block.
+    __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), bytes);
+    sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_BADC));
+    sums = _mm512_add_epi32(sums, _mm512_shuffle_epi32(sums, _MM_PERM_CDAB));
+    const __m128i four = _mm512_castsi512_si128(_mm512_permutexvar_epi32(by_vector, sums));
+    _mm_mask_storeu_epi32(s + block * (kQuantBlock / kSumBlock), pair ? 0xf : 3, four);
   }
 }
 

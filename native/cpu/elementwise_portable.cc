@@ -39,7 +39,6 @@ void softcap(float cap, int32_t n, float* io) {
   for (int32_t i = 0; i < n; ++i) io[i] = cap * std::tanh(io[i] / cap);
 }
 
-// A block with a value that is not finite keeps that in d and has q = 0, so that its products are NaN.
 void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
   constexpr uint32_t kInfinity = 0x7f800000;
@@ -52,14 +51,14 @@ void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
       const uint32_t magnitude = std::bit_cast<uint32_t>(in[i]) & 0x7fffffff;
       largest = magnitude > largest ? magnitude : largest;
     }
-    const float step = std::bit_cast<float>(largest) / 127.0f;
+    const bool normal = largest >= std::bit_cast<uint32_t>(kLeastQuantised);
+    const bool usable = normal && largest < kInfinity;
+    const float step = normal ? std::bit_cast<float>(largest) / 127.0f : 0.0f;
     d[block] = step;
-    const bool usable = largest < kInfinity && step > 0.0f;
     for (int32_t part = 0; part < kQuantBlock / kSumBlock; ++part) {
       int32_t sum = 0;
       for (int32_t i = part * kSumBlock; i < (part + 1) * kSumBlock; ++i) {
-        float level = usable ? in[i] / step : 0.0f;
-        level = level > 127.0f ? 127.0f : level < -127.0f ? -127.0f : level;
+        const float level = usable ? in[i] / step : 0.0f;
         levels[i] = static_cast<int8_t>(static_cast<int32_t>((level + kRound) - kRound));
         sum += levels[i];
       }
