@@ -22,7 +22,7 @@ MODELS = Path(os.environ.get("VIVACE_MODELS") or Path.home() / ".cache" / "vivac
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1"
 QWEN2 = ("Qwen2.5-Coder-0.5B-Instruct.Q4_K_M", "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M")
 GEMMA3 = "gemma-3-270m.Q4_K_M"
-REAL = (SMOLLM2, *QWEN2, GEMMA3)
+REAL = (SMOLLM2, QWEN2[0], GEMMA3)
 CONTROL, USER_DEFINED = 3, 4
 
 
@@ -129,6 +129,14 @@ class TestRealFiles:
             assert not any(map(made.is_control, ids))
             assert made.decode(ids) == text
             assert made.encode(text, add_special=False, parse_special=True) == [token]
+
+
+@pytest.mark.models
+def test_the_two_qwen2_files_have_the_same_tokenizer() -> None:
+    small, large = map(metadata, QWEN2)
+    keys = [key for key in small if key.startswith("tokenizer.ggml.")]
+    assert keys
+    assert all(small[key] == large[key] for key in keys)
 
 
 @cache
