@@ -85,3 +85,10 @@ def test_guesses_stay_within_the_context():
     for engine in engines(right=1.0):
         (done,) = generate(engine, [Request([1] * 690, Sampling(max_tokens=10, ignore_eos=True))])
         assert done.error is None and len(done.generated) == 10
+
+
+def test_guesses_count_in_the_budget():
+    _, speculative, block = engines(right=1.0, token_budget=30)
+    for engine in (speculative, block):
+        generate(engine, requests(ignore_eos=True))
+        assert max(engine.models["target"].batch_sizes) <= 30

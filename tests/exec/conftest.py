@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "model"))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "model"), str(TESTS / "core"), str(TESTS)]
 
 
 @pytest.fixture(autouse=True)

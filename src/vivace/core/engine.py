@@ -113,7 +113,7 @@ class Engine:
         An error that concerns a sequence ends that one; one that concerns the whole round ends those in it.
         """
         self._admit()
-        turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk)
+        turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk, self.decoder.extra_rows)
         if not turns:
             return []
         self.stats.rounds += 1

@@ -16,8 +16,11 @@ class SchedulePolicy(Protocol):
         """Whom to admit next. While it does not fit, nobody else is admitted: no one starves."""
         ...
 
-    def turns(self, running: Iterable[Sequence], budget: int, chunk: int) -> list[Turn]:
-        """At most `budget` rows in all and `chunk` of one sequence; at least one row if anything runs."""
+    def turns(self, running: Iterable[Sequence], budget: int, chunk: int, extra_rows: int) -> list[Turn]:
+        """At most `budget` rows in all and `chunk` of one sequence; at least one row if anything runs.
+
+        A sequence with one token due may run `extra_rows` more, which count.
+        """
         ...
 
 
@@ -28,15 +31,15 @@ class FirstCome:
     def next(self, waiting: list[Sequence]) -> Sequence:
         return waiting[0]
 
-    def turns(self, running: Iterable[Sequence], budget: int, chunk: int) -> list[Turn]:
+    def turns(self, running: Iterable[Sequence], budget: int, chunk: int, extra_rows: int) -> list[Turn]:
         turns, prompts, left = [], [], budget
         for sequence in running:
             due = sequence.due
             if due > 1:
                 prompts.append((sequence, due))
-            elif left > 0:
+            elif left > extra_rows or not turns:
                 turns.append(Turn(sequence, due))
-                left -= 1
+                left -= 1 + extra_rows
         for sequence, due in prompts:
             if left <= 0:
                 break
