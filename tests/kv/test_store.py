@@ -176,10 +176,12 @@ def test_reserving_nothing_does_not_open_a_shared_page(store):
 
 @pytest.mark.parametrize("back", ["truncate", "keep", "keep in one list", "truncate one list"])
 def test_going_back_into_a_shared_page_does_not_write_to_it(store, back):
-    seq = store.new()
-    fill(store, seq, range(PAGE))
-    if back == "truncate one list":
-        store.keep(seq, 0, 0, range(40))
+    seq, n = store.new(), PAGE
+    fill(store, seq, range(n))
+    if back == "truncate one list":  # only the override ends with a full page, which stays shared
+        n += 10
+        fill(store, seq, range(PAGE, n))
+        store.keep(seq, 0, 0, range(PAGE))
     child = store.fork(seq)
     fill(store, seq, range(100))
     if back == "keep":
@@ -191,7 +193,7 @@ def test_going_back_into_a_shared_page_does_not_write_to_it(store, back):
     store.check()
     fill(store, seq, [7])
     assert marks(store, seq) == [*range(30), 7]
-    assert marks(store, child, 0, 1) == list(range(PAGE)) and marks(store, child)[:40] == list(range(40))
+    assert marks(store, child, 0, 1) == list(range(n)) and marks(store, child) == list(range(PAGE))
     store.check()
 
 
