@@ -23,7 +23,7 @@ struct Query {
   std::vector<float> bias;  // 256, or empty
 };
 
-// A chunk of keys and values. Slots that `stale` selects hold NaN, infinity and huge values.
+// A chunk of keys and values.
 struct Cells {
   Cells(int dim, uint64_t seed) : dim(dim) {
     Random random(seed);
@@ -31,15 +31,15 @@ struct Cells {
       k[page] = std::make_unique<Guarded<uint16_t>>(dim * kPage);
       v[page] = std::make_unique<Guarded<uint16_t>>(dim * kPage);
       for (int i = 0; i < dim * kPage; ++i) {
-        (*k[page])[i] = float_to_half(random.normal());
-        (*v[page])[i] = float_to_half(random.normal());
+        (*k[page])[i] = float_to_half(static_cast<float>(4.0 * random.uniform() - 2.0));
+        (*v[page])[i] = float_to_half(static_cast<float>(4.0 * random.uniform() - 2.0));
       }
     }
   }
   uint16_t& key(int i, int d) { return (*k[i / kPage])[d * kPage + i % kPage]; }
   uint16_t& value(int i, int d) { return (*v[i / kPage])[(i % kPage) * dim + d]; }
 
-  // Fills slots outside [first, last) with garbage.
+  // Fills slots outside [first, last) with NaN, infinity and huge values.
   void spoil_outside(int first, int last) {
     const uint16_t garbage[] = {0x7e00, 0x7c00, 0xfc00, 0x7bff, 0xfe01};
     for (int i = 0; i < kChunk; ++i) {
