@@ -208,6 +208,18 @@ void test_neighbours(const Kernels& k) {
   }
 }
 
+// A query that sees nothing but NaN says so, and has probability 0 where it sees nothing.
+void test_all_nan(const Kernels& k) {
+  const int dim = 64;
+  Cells cells(dim, 6);
+  for (int i = 3; i < 112; ++i) cells.key(i, 5) = 0x7e00;
+  const Result got = attend(k, cells, {Query{Random(1).normals(dim), 3, 112, {}}}, 0.0f, true);
+  expect(std::isnan(got.max[0]) && std::isnan(got.sum[0]) && std::isnan(got.out[0]), std::string(k.isa) + ": all NaN");
+  for (int i = 0; i < kChunk; ++i) {
+    expect(i >= 3 && i < 112 ? std::isnan(got.prob[i]) : got.prob[i] == 0.0f, std::string(k.isa) + ": prob of all NaN");
+  }
+}
+
 struct Running {
   explicit Running(int queries, int dim) : max(queries, -kInfinity), sum(queries), out(queries * dim) {}
   Result copy() { return {max.copy(), sum.copy(), out.copy(), {}}; }
@@ -312,6 +324,7 @@ int main() {
       test_fold(*kernels, dim);
     }
     test_neighbours(*kernels);
+    test_all_nan(*kernels);
   }
   for (int dim : {64, 80, 256}) test_same_across_sets(dim);
   return report("attention_test");

@@ -61,7 +61,7 @@ class Guarded {
 
  private:
   static constexpr size_t kZone = 256;
-  static constexpr uint8_t kByte = 0xa5;
+  static constexpr uint8_t kByte = 0xff;  // floats and halves of it are NaN, which shows when read
   uint8_t* end() { return memory_ + kZone + count_ * sizeof(T); }
   void guard([[maybe_unused]] bool on) {
 #if defined(__SANITIZE_ADDRESS__)
