@@ -6,7 +6,8 @@
 // from 0. A bias of -inf gives probability 0, but the value of such a key is read and must be finite; the values of
 // keys outside [first, last) are not read. A NaN among the visible logits makes max, sum and out NaN.
 //
-// Fold, with m = max(run_max, max), a = exp(run_max - m), b = exp(max - m): run = run * a + (chunk * b) for sum and out.
+// Fold, with m = max(run_max, max), a = exp(run_max - m), b = exp(max - m): run = run * a + (chunk * b) for sum and
+// out.
 #pragma once
 #include "vivace/kernels.h"
 

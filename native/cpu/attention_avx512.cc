@@ -113,9 +113,7 @@ struct Range {
   int end;
   bool empty() const { return begin >= end; }
   bool operator==(const Range&) const = default;
-  Range within_page(int page) const {
-    return {larger(begin - page * kPage, 0), smaller(end - page * kPage, kPage)};
-  }
+  Range within_page(int page) const { return {larger(begin - page * kPage, 0), smaller(end - page * kPage, kPage)}; }
 };
 
 // Queries that share loads: what any and what all of them see.
@@ -225,29 +223,35 @@ void adjust_logits(const AttendChunk& c, int query, Range vectors, float* logits
   }
 }
 
+Range touched_vectors(Range range) { return {range.begin / kLanes, (range.end + kLanes - 1) / kLanes}; }
+
+// Completes the visible logits, sets lanes beside them in touched vectors to -inf, and finds the maximum.
+void maximum(const AttendChunk& c, int query, float* logits) {
+  const Range range = visible(c, query);
+  const Range vectors = touched_vectors(range);
+  if (c.softcap != 0.0f || c.bias) adjust_logits(c, query, vectors, logits);
+  fill_beside(range, kNothing, logits);
+  __m512 tops = _mm512_set1_ps(kNothing);
+  for (int i = vectors.begin; i < vectors.end; ++i) tops = _mm512_max_ps(tops, _mm512_loadu_ps(logits + i * kLanes));
+  c.max[query] = _mm512_reduce_max_ps(tops);
+}
+
 // Turns the visible logits into exp(logit - max). Lanes beside them in touched vectors become 0.
 void probabilities(const AttendChunk& c, int query, float* logits) {
   const Range range = visible(c, query);
-  const Range vectors = {range.begin / kLanes, (range.end + kLanes - 1) / kLanes};
-  if (c.softcap != 0.0f || c.bias) adjust_logits(c, query, vectors, logits);
-  fill_beside(range, kNothing, logits);
-
-  __m512 tops = _mm512_set1_ps(kNothing);
-  for (int i = vectors.begin; i < vectors.end; ++i) tops = _mm512_max_ps(tops, _mm512_loadu_ps(logits + i * kLanes));
-  const float top = _mm512_reduce_max_ps(tops);
+  const Range vectors = touched_vectors(range);
   // When every logit is -inf nothing is subtracted: their exp is 0 and that of a NaN stays NaN.
-  const __m512 offset = _mm512_set1_ps(top == kNothing ? 0.0f : top);
+  const __m512 offset = _mm512_set1_ps(c.max[query] == kNothing ? 0.0f : c.max[query]);
   __m512 sums = _mm512_setzero_ps();
   for (int i = vectors.begin; i < vectors.end; ++i) {
     const __m512 prob = exp16_below(_mm512_sub_ps(_mm512_loadu_ps(logits + i * kLanes), offset));
     sums = _mm512_add_ps(sums, prob);
     _mm512_storeu_ps(logits + i * kLanes, prob);
   }
-  const float sum = _mm512_reduce_add_ps(sums);
-  const bool broken = std::isnan(sum);
-  if (broken) fill_beside(range, 0.0f, logits);  // exp(-inf - NaN)
-  c.max[query] = broken ? sum : top;
-  c.sum[query] = sum;
+  c.sum[query] = _mm512_reduce_add_ps(sums);
+  if (!std::isnan(c.sum[query])) return;
+  c.max[query] = c.sum[query];
+  fill_beside(range, 0.0f, logits);  // was exp(-inf - NaN)
 }
 
 // Zeroes the vectors that `probabilities` did not touch.
@@ -272,6 +276,8 @@ void attend_group(const AttendChunk& c, int start, int count, float* prob) {
     if (next == nullptr) next = first_values;
     for (int i = 0; i < pieces; ++i) page_logits(c, page, blocks[i], i == 0 ? next : nullptr, row(blocks[i].start));
   }
+  // Apart from the rest, so that the maxima of several queries are found at the same time.
+  for (int query = start; query < start + count; ++query) maximum(c, query, row(query));
   for (int query = start; query < start + count; ++query) {
     probabilities(c, query, row(query));
     if (c.prob) clear_unseen(c, query, row(query));
@@ -300,9 +306,7 @@ void fold(int32_t queries, int32_t dim, const float* max, const float* sum, cons
     const float both = max[i] > run_max[i] || std::isnan(max[i]) ? max[i] : run_max[i];
     const __m512 keep = exp16(_mm512_set1_ps(run_max[i] - both));
     const __m512 take = exp16(_mm512_set1_ps(max[i] - both));
-    const auto join = [&](__m512 run, __m512 chunk) {
-      return _mm512_fmadd_ps(run, keep, _mm512_mul_ps(chunk, take));
-    };
+    const auto join = [&](__m512 run, __m512 chunk) { return _mm512_fmadd_ps(run, keep, _mm512_mul_ps(chunk, take)); };
     run_max[i] = both;
     run_sum[i] = _mm512_cvtss_f32(join(_mm512_set1_ps(run_sum[i]), _mm512_set1_ps(sum[i])));
     for (int64_t d = static_cast<int64_t>(i) * dim; d < static_cast<int64_t>(i + 1) * dim; d += kLanes) {

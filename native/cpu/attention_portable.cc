@@ -71,9 +71,7 @@ void attend_query(const AttendChunk& c, int32_t query) {
   c.max[query] = std::isnan(sum) ? sum : max;
   c.sum[query] = sum;
   if (max == kNothing) return;
-  each_page([&](int page, int begin, int end) {
-    page_values(prob + page * kPage, c.dim, c.v[page], begin, end, out);
-  });
+  each_page([&](int page, int begin, int end) { page_values(prob + page * kPage, c.dim, c.v[page], begin, end, out); });
 }
 
 void attend(const AttendChunk& chunk) {

@@ -12,9 +12,7 @@ namespace {
 
 constexpr int kLanes = 16;
 
-inline __mmask16 lanes_left(int64_t left) {
-  return static_cast<__mmask16>(left >= kLanes ? 0xffff : (1u << left) - 1);
-}
+inline __mmask16 lanes_left(int64_t left) { return static_cast<__mmask16>(left >= kLanes ? 0xffff : (1u << left) - 1); }
 
 // Calls action(offset, mask) for each vector of n elements.
 template <class Action>
@@ -119,8 +117,7 @@ void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
       values[i] = _mm512_maskz_loadu_ps(i < 2 || pair ? 0xffff : 0, x + block * kQuantBlock + i * kLanes);
       sizes[i] = _mm512_and_si512(_mm512_castps_si512(values[i]), magnitude);
     }
-    const __m512i largest =
-        largest_of_each(_mm512_max_epi32(sizes[0], sizes[1]), _mm512_max_epi32(sizes[2], sizes[3]));
+    const __m512i largest = largest_of_each(_mm512_max_epi32(sizes[0], sizes[1]), _mm512_max_epi32(sizes[2], sizes[3]));
     const __m128i two = _mm_unpacklo_epi32(_mm512_castsi512_si128(largest), _mm512_extracti32x4_epi32(largest, 2));
     const __mmask8 normal = _mm_cmpge_epi32_mask(two, _mm_set1_epi32(std::bit_cast<int32_t>(kLeastQuantised)));
     const __mmask8 finite = _mm_cmplt_epi32_mask(two, _mm_set1_epi32(0x7f800000));
@@ -137,7 +134,8 @@ void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
                          _mm512_permutexvar_ps(from, _mm512_castps128_ps512(inverse)), usable);
     }
     const __m512i bytes = _mm512_permutexvar_epi32(
-        by_vector, _mm512_packs_epi16(_mm512_packs_epi32(levels[0], levels[1]), _mm512_packs_epi32(levels[2], levels[3])));
+        by_vector,
+        _mm512_packs_epi16(_mm512_packs_epi32(levels[0], levels[1]), _mm512_packs_epi32(levels[2], levels[3])));
     _mm512_mask_storeu_epi8(q + block * kQuantBlock, pair ? ~__mmask64{0} : 0xffffffff, bytes);
 
     // Each lane of 128 bits is one sum block.
@@ -211,7 +209,8 @@ void logit_stats(const float* x, int64_t n, float* max, int64_t* argmax, double*
       *sum_exp = std::numeric_limits<double>::quiet_NaN();
       return;
     }
-    const float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(tops[0], tops[1]), _mm512_max_ps(tops[2], tops[3])));
+    const float top =
+        _mm512_reduce_max_ps(_mm512_max_ps(_mm512_max_ps(tops[0], tops[1]), _mm512_max_ps(tops[2], tops[3])));
     if (top > best) {
       const __m512d shrink = _mm512_set1_pd(std::exp(static_cast<double>(best) - top));
       for (__m512d& sum : sums) sum = _mm512_mul_pd(sum, shrink);

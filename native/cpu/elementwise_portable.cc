@@ -76,9 +76,7 @@ void rope(const float* cos, const float* sin, int32_t half, float* io) {
   }
 }
 
-uint16_t clamped_half(float x) {
-  return float_to_half(x > kHalfMax ? kHalfMax : x < -kHalfMax ? -kHalfMax : x);
-}
+uint16_t clamped_half(float x) { return float_to_half(x > kHalfMax ? kHalfMax : x < -kHalfMax ? -kHalfMax : x); }
 
 void append(const float* key, const float* value, int32_t dim, int32_t slot, uint16_t* k, uint16_t* v) {
   for (int32_t i = 0; i < dim; ++i) {

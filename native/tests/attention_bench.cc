@@ -6,7 +6,6 @@
 #include <functional>
 #include <vector>
 
-
 #include "check.h"
 
 using namespace vivace;
@@ -34,8 +33,9 @@ volatile float sink;
 double fma_peak() {
   constexpr int kTurns = 1000000;
   const double time = best_time(10, [] {
-    asm volatile("vzeroall" ::: "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",
-                 "xmm11", "xmm12");
+    asm volatile("vzeroall" ::
+                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+                       "xmm12");
     for (int turn = 0; turn < kTurns; ++turn) {
 #define CHAIN(i) "vfmadd231ps %%zmm12, %%zmm12, %%zmm" #i "\n\t"
       asm volatile(CHAIN(0) CHAIN(1) CHAIN(2) CHAIN(3) CHAIN(4) CHAIN(5) CHAIN(6) CHAIN(7) CHAIN(8) CHAIN(9) CHAIN(10)
@@ -65,15 +65,24 @@ struct Shape {
   int group;
   int dim;
 };
-const Shape kShapes[] = {{"SmolLM2-135M", 3, 64}, {"Qwen2.5-0.5B", 7, 64}, {"Qwen2.5-1.5B", 6, 128}, {"Gemma3-270M", 4, 256}};
+const Shape kShapes[] = {
+    {"SmolLM2-135M", 3, 64}, {"Qwen2.5-0.5B", 7, 64}, {"Qwen2.5-1.5B", 6, 128}, {"Gemma3-270M", 4, 256}};
 
 // Rows of one KV head over a cache of cells, as a step does it.
 class Head {
  public:
   Head(const Kernels& kernels, Shape shape, int max_queries)
-      : kernels_(kernels), dim_(shape.dim), q_(Random(1).normals(max_queries * shape.dim, 0.1f)), first_(max_queries),
-        last_(max_queries), max_(max_queries), sum_(max_queries), out_(max_queries * dim_), run_max_(max_queries),
-        run_sum_(max_queries), run_out_(max_queries * dim_) {}
+      : kernels_(kernels),
+        dim_(shape.dim),
+        q_(Random(1).normals(max_queries * shape.dim, 0.1f)),
+        first_(max_queries),
+        last_(max_queries),
+        max_(max_queries),
+        sum_(max_queries),
+        out_(max_queries * dim_),
+        run_max_(max_queries),
+        run_sum_(max_queries),
+        run_out_(max_queries * dim_) {}
 
   // Queries i see keys below begin_visible + i / group; pages lie one after another from `cells`.
   void run(const uint16_t* cells, int queries, int group, int begin_visible) {
@@ -142,8 +151,9 @@ void bench_decode(const Kernels& k, const uint16_t* memory, int64_t bytes, doubl
       for (int i = 0; i < 100; ++i) head.run(memory, shape.group, shape.group, kChunk);
     });
     const double hot = 100.0 * kPages * cell * 2 / hot_time / 1e9;
-    std::printf("%-13s %d x %-3d         %6.1f           %6.1f (%.2f)          %6.1f          %6.1f (%.2f)\n", shape.model,
-                shape.group, shape.dim, read, cold, cold / read, hot, hot * shape.group, hot * shape.group / peak);
+    std::printf("%-13s %d x %-3d         %6.1f           %6.1f (%.2f)          %6.1f          %6.1f (%.2f)\n",
+                shape.model, shape.group, shape.dim, read, cold, cold / read, hot, hot * shape.group,
+                hot * shape.group / peak);
   }
 }
 
@@ -156,8 +166,8 @@ void bench_prefill(const Kernels& k, const uint16_t* memory, double peak) {
         for (int row = 0; row < 512; row += rows) head.run(memory, rows * shape.group, shape.group, row + 1);
       });
       const double rate = 4.0 * shape.group * shape.dim * (512.0 * 513 / 2) / time / 1e9;
-      std::printf("%-13s %d x %-3d               %2d            %7.0f          %6.1f (%.2f)\n", shape.model, shape.group,
-                  shape.dim, rows, time * 1e6, rate, rate / peak);
+      std::printf("%-13s %d x %-3d               %2d            %7.0f          %6.1f (%.2f)\n", shape.model,
+                  shape.group, shape.dim, rows, time * 1e6, rate, rate / peak);
     }
   }
 }

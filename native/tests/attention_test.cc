@@ -69,7 +69,8 @@ Result attend(const Kernels& kernels, Cells& cells, const std::vector<Query>& qu
   const bool with_bias = !queries[0].bias.empty();
   Guarded<float> q(count * dim), bias(with_bias ? count * kChunk : 0);
   Guarded<int32_t> first(count), last(count);
-  Guarded<float> max(count, 77.0f), sum(count, 77.0f), out(count * dim, 77.0f), prob(with_prob ? count * kChunk : 0, 77.0f);
+  Guarded<float> max(count, 77.0f), sum(count, 77.0f), out(count * dim, 77.0f),
+      prob(with_prob ? count * kChunk : 0, 77.0f);
   AttendChunk chunk = {};
   for (int i = 0; i < count; ++i) {
     std::copy(queries[i].q.begin(), queries[i].q.end(), q.data() + i * dim);

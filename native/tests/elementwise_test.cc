@@ -95,7 +95,8 @@ void test_pointwise(const Kernels& k, int n) {
   });
 }
 
-// Floats spread over the whole range: exp through silu, tanh through softcap with cap 1. Where e^-x overflows silu is 0.
+// Floats spread over the whole range: exp through silu, tanh through softcap with cap 1. Where e^-x overflows silu is
+// 0.
 void test_functions_densely(const Kernels& k) {
   std::vector<float> points;
   for (uint64_t bits = 0; bits <= 0xffffffffu; bits += 48611) {
@@ -105,9 +106,8 @@ void test_functions_densely(const Kernels& k) {
   const int n = static_cast<int>(points.size());
   Guarded<float> x(points), ones(n, 1.0f), out(n);
   k.silu_mul(x.data(), ones.data(), n, out.data());
-  expect_near(out.data(), n, 5e-7, 3e-37, label(k, "silu densely", n), [&](int i) {
-    return points[i] / (1.0 + std::exp(-static_cast<double>(points[i])));
-  });
+  expect_near(out.data(), n, 5e-7, 3e-37, label(k, "silu densely", n),
+              [&](int i) { return points[i] / (1.0 + std::exp(-static_cast<double>(points[i]))); });
   k.softcap(1.0f, n, x.data());
   expect_near(x.data(), n, 4e-7, 0, label(k, "tanh densely", n),
               [&](int i) { return std::tanh(static_cast<double>(points[i])); });
@@ -202,8 +202,9 @@ void test_rope(const Kernels& k) {
     k.rope(cos.data(), sin.data(), half, io.data());
     for (int i = 0; i < half; ++i) {
       const double c = cos[i], s = sin[i];
-      expect(near(io[i], x[i] * c - x[i + half] * s, 0, 5e-7) && near(io[i + half], x[i + half] * c + x[i] * s, 0, 5e-7),
-             label(k, "rope", half));
+      expect(
+          near(io[i], x[i] * c - x[i + half] * s, 0, 5e-7) && near(io[i + half], x[i + half] * c + x[i] * s, 0, 5e-7),
+          label(k, "rope", half));
     }
   }
 }
