@@ -83,6 +83,22 @@ def test_an_abandoned_stream_is_cancelled(llm):
     assert not llm.engine.busy
 
 
+def test_an_interrupted_call_leaves_nothing_behind(llm):
+    healthy = llm.executor.brain
+
+    def interrupted(tokens):
+        if len(tokens) > 10:
+            raise KeyboardInterrupt
+        return healthy(tokens)
+
+    llm.executor.brain = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["abc", "d"], max_tokens=50)
+    llm.executor.brain = healthy
+    assert not llm.engine.busy
+    assert len(llm.generate("abc", max_tokens=20)[0].token_ids) == 20
+
+
 def test_chat(llm):
     messages = [{"role": "user", "content": "hi"}]
     reply = llm.chat(messages, max_tokens=5)

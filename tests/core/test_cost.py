@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, cycle
+
 import pytest
 from scripted import ScriptedExecutor, random_brain, tiny_spec
 
@@ -42,6 +44,12 @@ def test_measure(monkeypatch):
     assert model.batch_sizes.count(4) == 3 * 4 and sum(n for n in model.batch_sizes if n not in (1, 4)) == 600
     assert model.store.free_pages == 16
     model.store.check()
+
+
+def test_the_first_step_of_each_kind_warms_up(monkeypatch):
+    clock = accumulate(cycle((0, 100, 0, 1)))
+    monkeypatch.setattr(cost, "perf_counter", lambda: next(clock))
+    assert measure(executor(), rows=(1, 4), depths=(0,), repeats=1).seconds == ((1.0,), (1.0,))
 
 
 def test_measured_once_per_model_plan_machine_and_threads(monkeypatch, tmp_path):

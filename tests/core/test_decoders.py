@@ -7,8 +7,11 @@ import pytest
 from scripted import Brain, ScriptedExecutor, random_brain, tiny_spec
 from toy_decoders import BlockFixedPoint, TreeSpeculative
 
+from vivace.core.decoders.autoregressive import Autoregressive
+from vivace.core.decoders.plain import absorb_plain, plain_segment
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
+from vivace.core.step import StepRequest
 
 VOCAB = 16
 
@@ -85,6 +88,46 @@ def test_guesses_stay_within_the_context():
     for engine in engines(right=1.0):
         (done,) = generate(engine, [Request([1] * 690, Sampling(max_tokens=10, ignore_eos=True))])
         assert done.error is None and len(done.generated) == 10
+
+
+def test_emits_hold_no_token_after_the_end():
+    for engine in engines(right=1.0):
+        handles = [handle for request in requests() for handle in engine.add(request)]
+        emitted = {handle: [] for handle in handles}
+        while engine.busy:
+            for emit in engine.step():
+                emitted[emit.sequence] += emit.token_ids
+        assert [emitted[handle] for handle in handles] == [handle.generated for handle in handles]
+        assert any(handle.finish_reason == "stop" for handle in handles)
+
+
+class OneRequestEach(Autoregressive):
+    """Yields a request for each sequence, all at once."""
+
+    def round(self, batch, budget):
+        results = yield [StepRequest([plain_segment(turn)]) for turn in batch.turns]
+        store = batch.models["target"].store
+        return [absorb_plain(turn, store, r.logits, None) for turn, r in zip(batch.turns, results, strict=True)]
+
+
+class OneBuffer(ScriptedExecutor):
+    """Gives its logits in the same memory each time."""
+
+    def run(self, request):
+        result = super().run(request)
+        if len(result.logits):
+            self.buffer = getattr(self, "buffer", result.logits[:1])
+            self.buffer[:] = result.logits[-1]
+            result.logits = self.buffer
+        return result
+
+
+def test_independent_requests_for_one_model():
+    brain, spec = random_brain(3, VOCAB), tiny_spec(VOCAB)
+    asked = requests(prompt_logprobs=None)
+    plain = generate(Engine({"target": ScriptedExecutor(brain, spec)}), asked)
+    split = generate(Engine({"target": OneBuffer(brain, spec)}, decoder=OneRequestEach()), asked)
+    assert outcome(split) == outcome(plain)
 
 
 def test_guesses_count_in_the_budget():

@@ -85,6 +85,23 @@ def test_decoding_does_not_wait_for_a_long_prompt():
     assert short.finished and engine.models["target"].batch_sizes == [1, 8, 8, 8, 8]
 
 
+def test_only_the_last_row_of_a_prompt_has_logits():
+    asked = []
+    brain = random_brain(1, VOCAB)
+    engine = engine_of(lambda tokens: asked.append(len(tokens)) or brain(tokens), chunk=10)
+    generate(engine, Request([1] * 35, Sampling(max_tokens=3)))
+    assert asked == [35, 36, 37]
+
+
+def test_the_last_token_needs_no_room():
+    engine = engine_of(pages=2)
+    for _ in range(2):
+        engine.add(Request([1] * 32, Sampling(max_tokens=33)))
+    engine.step()
+    assert len(engine.running) == 2
+    finish(engine)
+
+
 def test_more_requests_than_fit_are_served_in_turn():
     engine = engine_of(pages=4)
     random = np.random.default_rng(1)

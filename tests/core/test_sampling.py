@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vivace.core.request import Sampling
 from vivace.core.step import RowStats
-from vivace.sampling.chooser import BadLogits, Chooser, draw, log_probabilities
+from vivace.sampling.chooser import BadLogits, Chooser, _look_up, draw, log_probabilities
 from vivace.sampling.keyed import uniform
 from vivace.sampling.select import descending, largest, log_sum_exp
 from vivace.sampling.stages import MinP, RepetitionPenalty, Temperature, TopK, TopP
@@ -211,6 +211,8 @@ def test_the_edges_of_a_draw():
     assert draw(left, 0.5 - 1e-12) == 1
     assert draw(left, 0.5) == 3
     assert draw(left, 1 - 2.0**-53) == 3
+    weights = np.array([0.0, 1.0, 2.0, 0.0], np.float32)
+    assert _look_up(weights, np.cumsum(weights, dtype=np.float64), 3.0) == (2, 2.0)
 
 
 def test_log_probabilities():

@@ -25,7 +25,7 @@ class Decoder(Protocol):
 
         Yields one or several independent requests, for any model of the pool, and is sent their results in the same
         order; as often as it likes. `budget` is how many rows the round should run in all. Returns what the sequences
-        gained. When it returns, no sequence has pending rows: each was committed or rolled back.
+        gained. When it returns, no sequence has pending rows: each was committed or rolled back, or ends with an error.
         """
         ...
 

@@ -33,7 +33,6 @@ def absorb_plain(turn: Turn, store: KVStore, logits: Float32, stats: list[RowSta
             _record_prompt(turn, logits, stats)
         choices = [sequence.choose(logits[-1], stats[-1] if stats else None)] if turn.chooses else []
     except BadLogits as error:
-        store.rollback(sequence.seq)
         return Emit(sequence, [], error)
     sequence.commit(store, None, turn.rows)
     return Emit(sequence, choices)
