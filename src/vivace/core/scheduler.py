@@ -32,7 +32,9 @@ class FirstCome:
         return waiting[0]
 
     def turns(self, running: Iterable[Sequence], budget: int, chunk: int, extra_rows: int) -> list[Turn]:
-        turns, prompts, left = [], [], budget
+        turns: list[Turn] = []
+        prompts: list[tuple[Sequence, int]] = []
+        left = budget
         for sequence in running:
             due = sequence.due
             if due > 1:
