@@ -224,7 +224,8 @@ void logit_stats(const float* x, int64_t n, float* max, int64_t* argmax, double*
     for (int64_t i = 0; i < count; i += 4 * kLanes) {
       for (int64_t j = 0; j < 4; ++j) {
         if (i + j * kLanes >= count) break;
-        parts[j] = _mm512_add_ps(parts[j], exp16(_mm512_sub_ps(load(i + j * kLanes), offset)));
+        _mm_prefetch(reinterpret_cast<const char*>(in + kBlock + i + j * kLanes), _MM_HINT_T0);  // of the next block
+        parts[j] = _mm512_add_ps(parts[j], exp16_below(_mm512_sub_ps(load(i + j * kLanes), offset)));
       }
     }
     const __m512 part = _mm512_add_ps(_mm512_add_ps(parts[0], parts[1]), _mm512_add_ps(parts[2], parts[3]));
