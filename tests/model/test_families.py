@@ -109,6 +109,7 @@ def test_a_folder_is_read_to_the_last_tensor(name: str, tmp_path: Path) -> None:
         assert checkpoint.vectors[vector].shape == (length,) and checkpoint.vectors[vector].dtype == np.float32
     assert set(checkpoint.matrices) == {n for n, _, _ in spec.matrices()}
     assert set(checkpoint.vectors) == {n for n, _ in spec.vectors()}
+    assert spec.embed_scale == (config.hidden_size**0.5 if spec.family == "gemma3" else 1.0)
     state = model.state_dict()
     left = len(state) - (1 if config.tie_word_embeddings else 0)
     assert left == len(checkpoint.matrices) + len(checkpoint.vectors)

