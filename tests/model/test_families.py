@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,34 @@ def test_gemma_layers_by_pattern(tmp_path: Path) -> None:
         windows(**{key: [True] * 6})
     with pytest.raises(ModelError, match=r"'gemma3\.attention\.sliding_window' is missing"):
         windows(**{"gemma3.attention.sliding_window": None})
+
+
+def edit_config(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_older_keys_for_windows_and_rotation(tmp_path: Path) -> None:
+    folder = tmp_path / "qwen2"
+    newer = saved(zoo_model("qwen2-1to1-window"), folder).spec
+    assert [block.attention.window for block in newer.blocks] == [None, 9, 9]
+    edit_config(folder, layer_types=None, rope_parameters=None, rope_theta=10000.0)
+    assert load_checkpoint(folder).spec == newer
+    edit_config(folder, use_sliding_window=False)
+    assert {block.attention.window for block in load_checkpoint(folder).spec.blocks} == {None}
+
+    folder = tmp_path / "gemma3"
+    newer = saved(zoo_model("gemma3-4to1"), folder).spec
+    edit_config(folder, layer_types=None, rope_parameters=None, rope_theta=5e4, rope_local_base_freq=100.0)
+    assert load_checkpoint(folder).spec == newer
+    edit_config(folder, sliding_window_pattern=2, rope_scaling={"rope_type": "linear", "factor": 8.0})
+    blocks = load_checkpoint(folder).spec.blocks
+    assert [block.attention.window for block in blocks] == [12, None] * 3 + [12]
+    local, full = (block.attention.rope for block in blocks[:2])
+    assert local is not None and full is not None and (local.factors, full.factors) == (None, (8.0,) * 32)
+    edit_config(folder, rope_theta=None, rope_local_base_freq=None)
+    local, full = (block.attention.rope for block in load_checkpoint(folder).spec.blocks[:2])
+    assert local is not None and full is not None and (local.theta, full.theta) == (1e4, 1e6)
 
 
 def test_a_family_is_found_by_its_file() -> None:
