@@ -27,9 +27,9 @@ FILES = [
     "Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
     pytest.param("Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf", marks=pytest.mark.slow),
 ]
-# Mean KL in nats. The goal for native is 2e-3; with activations rounded to 8 bits it is at 2e-3 to 3e-3 today, and
-# this limit only keeps it from getting worse.
-LIMITS = {"reference": 1e-8, "native": 5e-3}
+GOALS = {"reference": 1e-8, "native": 2e-3}  # mean KL in nats
+# Where native misses its goal: what it may not get worse than. The test then reports an expected failure, not a pass.
+MISSED = {"SmolLM2-135M-Instruct.Q4_1.gguf": 3e-3, "gemma-3-270m.Q4_K_M.gguf": 3e-3}
 
 
 @pytest.fixture(params=FILES)
@@ -73,7 +73,7 @@ def made(kind: str, checkpoint: Checkpoint) -> Executor:
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("kind", list(LIMITS))
+@pytest.mark.parametrize("kind", list(GOALS))
 def test_mean_kl(model_file, kind, record_property):
     executor = made(kind, load_checkpoint(model_file))
     tokens, hidden, head = theirs(model_file)
@@ -87,4 +87,8 @@ def test_mean_kl(model_file, kind, record_property):
     assert len(divergence) == POSITIONS
     print(f"{model_file.name} {kind}: mean KL {divergence.mean():.2e}, largest {divergence.max():.2e}")
     record_property("mean_kl", float(divergence.mean()))
-    assert divergence.mean() <= LIMITS[kind]
+    goal, mean = GOALS[kind], divergence.mean()
+    if kind == "native" and model_file.name in MISSED:
+        assert goal < mean <= MISSED[model_file.name]  # below the goal: take the file out of MISSED
+        pytest.xfail(f"mean KL {mean:.2e} is above the goal of {goal:.0e}")
+    assert mean <= goal
