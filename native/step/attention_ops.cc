@@ -161,7 +161,7 @@ void Program::attend_chunk(int32_t index, const Block& block, int32_t head, int3
   const Layer& layer = model_.layers[index];
   const int32_t group = layer.heads / layer.kv_heads, dim = layer.head_dim;
   const KeyList& list = keys(block.row, index, head);
-  int32_t first[256], last[256], end = 0;
+  int32_t first[kMaxGroup], last[kMaxGroup], end = 0;
   for (int32_t i = 0; i < block.rows; ++i) {
     const int32_t from = std::clamp(first_visible(layer, list, block.row + i) - chunk * kChunk, 0, kChunk);
     const int32_t to = std::clamp(total_visible(list, block.row + i) - chunk * kChunk, 0, kChunk);

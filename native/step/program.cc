@@ -40,6 +40,8 @@ void Program::build() {
     layer_begin_.push_back(static_cast<int32_t>(ops_.size()));
     list_begin_.push_back(lists);
     lists += layer.kv_heads;
+    if (layer.kv_heads < 1 || layer.heads % layer.kv_heads || layer.heads / layer.kv_heads > kMaxGroup)
+      throw std::invalid_argument("query heads must be 1 to 256 times the KV heads");
     group = std::max(group, layer.heads / layer.kv_heads);
     dim_ = std::max(dim_, layer.head_dim);
     qkv_width_ = std::max(qkv_width_, (layer.heads + 2 * layer.kv_heads) * layer.head_dim);
@@ -247,8 +249,7 @@ void Program::norm_row(int32_t row, int thread, const float* weight) {
   } else {
     float* normed = normed_ + int64_t{row} * widest_;
     k_.rms_norm(hidden_row(row, thread), weight, model_.eps, n, normed);
-    const int64_t at = int64_t{row} * n;
-    quantise_row(normed, n, {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock});
+    quantise_row(normed, n, quantised_row(row, n));
   }
 }
 
@@ -278,39 +279,30 @@ Activations Program::activations(int32_t cols, int thread) const {
   return {normed_, widest_, quantised_.q, quantised_.d, quantised_.s, rows_.rows, cols};
 }
 
-// Rows of x, n wide, become the input of the next product.
+Program::Quantised Program::quantised_row(int64_t row, int32_t n) const {
+  const int64_t at = row * n;
+  return {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock};
+}
+
+// A row of n values becomes an input row of the next product.
+void Program::take_row(const float* x, int32_t row, int32_t n, int thread) {
+  Private& own = private_[thread];
+  float* input = single() ? own.normed : normed_ + int64_t{row} * widest_;
+  std::memcpy(input, x, n * sizeof(float));
+  quantise_row(input, n, single() ? own.quantised : quantised_row(row, n));
+}
+
 bool Program::quantise_attended(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
-  const int32_t n = layer.heads * layer.head_dim;
   return each_row(thread, [&](int32_t row) {
-    if (single()) {
-      Private& own = private_[thread];
-      std::memcpy(own.normed, own.attended, n * sizeof(float));
-      quantise_row(own.normed, n, own.quantised);
-    } else {
-      float* normed = normed_ + int64_t{row} * widest_;
-      std::memcpy(normed, attended_ + int64_t{row} * attended_width_, n * sizeof(float));
-      const int64_t at = int64_t{row} * n;
-      quantise_row(normed, n, {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock});
-    }
+    const float* x = single() ? private_[thread].attended : attended_ + int64_t{row} * attended_width_;
+    take_row(x, row, layer.heads * layer.head_dim, thread);
   });
 }
 
 bool Program::quantise_gated(const Op& op, int thread) {
   const int32_t n = model_.layers[op.layer].feed_forward;
-  return each_row(thread, [&](int32_t row) {
-    const float* x = gate_ + int64_t{row} * gated_width_;
-    if (single()) {
-      Private& own = private_[thread];
-      std::memcpy(own.normed, x, n * sizeof(float));
-      quantise_row(own.normed, n, own.quantised);
-    } else {
-      float* normed = normed_ + int64_t{row} * widest_;
-      std::memcpy(normed, x, n * sizeof(float));
-      const int64_t at = int64_t{row} * n;
-      quantise_row(normed, n, {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock});
-    }
-  });
+  return each_row(thread, [&](int32_t row) { take_row(gate_ + int64_t{row} * gated_width_, row, n, thread); });
 }
 
 // Splits the tiles of several matrices over the threads: one contiguous stream a thread for few rows (bound by
@@ -428,8 +420,7 @@ bool Program::norm_wanted(const Op&, int thread) {
   for (int64_t i = mine.begin; i < mine.end; ++i) {
     float* normed = normed_ + i * widest_;
     k_.rms_norm(hidden_row(rows_.wanted[i], thread), model_.final_norm, model_.eps, n, normed);
-    const int64_t at = i * n;
-    quantise_row(normed, n, {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock});
+    quantise_row(normed, n, quantised_row(i, n));
   }
   return true;
 }

@@ -7,7 +7,7 @@ import pytest
 from hf_zoo import random_tokens
 from test_reference import NAMES, all_logits, checkpoint, prefilled, step
 
-from vivace.core.step import Executor, Mask, Segment, Write, all_rows
+from vivace.core.step import Executor, Mask, Segment, StepError, Write, all_rows
 from vivace.core.taps import Tap
 from vivace.exec.reference import ReferenceExecutor
 
@@ -109,16 +109,6 @@ def mass_of_a_tree(executor: Executor):
     yield from tapped(executor, segment, "attention_mass")
 
 
-def biased_keys(executor: Executor):
-    seq = prefilled(executor, random_tokens(20))
-    executor.store.set_biases(seq, 1, 0, [2, 17], [0.7, -3.0])
-    yield step(executor, all_logits(seq, random_tokens(3))).logits
-
-
-def not_yet(scenario, reason: str):
-    return pytest.param(scenario, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
 SCENARIOS = [
     causal,
     explicit_positions,
@@ -130,8 +120,7 @@ SCENARIOS = [
     part_of_the_depth,
     taps,
     taps_of_a_tree,
-    not_yet(mass_of_a_tree, "the native step gives mass by place in the row's visible list, not by ordinal"),
-    not_yet(biased_keys, "the native step does not read the biases of keys"),
+    mass_of_a_tree,
 ]
 
 
@@ -145,3 +134,27 @@ def test_native_does_what_the_reference_does(scenario, name):
         assert np.abs(found - wanted).max() <= TOLERANCE * np.abs(wanted).max(), i
     tested.store.check()
     tested.close()
+
+
+def test_biased_keys_are_refused_not_ignored():
+    executor = native.NativeExecutor(checkpoint(NAMES[0]), capacity_pages=32)
+    seq = prefilled(executor, random_tokens(20))
+    executor.store.set_biases(seq, 1, 0, [2, 17], [0.7, -3.0])
+    with pytest.raises(StepError, match="biases"):
+        step(executor, all_logits(seq, random_tokens(3)))
+    assert executor.store.pending(seq) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kept", [None, range(3, 90, 4)], ids=["uniform", "ragged"])
+def test_cache_bytes_are_counted_alike(name, kept):
+    counts = []
+    reference = ReferenceExecutor(checkpoint(name), capacity_pages=32, value_bytes=2)
+    for executor in (reference, native.NativeExecutor(checkpoint(name), capacity_pages=32)):
+        seq = prefilled(executor, random_tokens(90))
+        if kept is not None:
+            executor.store.keep(seq, 1, 0, np.array(kept))
+        cost = step(executor, all_logits(seq, random_tokens(5))).cost
+        assert cost.kv_read_bytes > 0
+        counts.append((cost.kv_read_bytes, cost.kv_written_bytes))
+    assert counts[0] == counts[1]

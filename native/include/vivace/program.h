@@ -12,6 +12,8 @@
 
 namespace vivace {
 
+constexpr int kMaxGroup = 256;  // query heads that share a KV head
+
 struct Linear {
   PackedMatrix weight{};
   const float* bias = nullptr;
@@ -169,6 +171,8 @@ class Program {
   void absorb(const Op& op, int32_t row, int thread);
   const float* branch_norm(int32_t op) const;
   void norm_row(int32_t row, int thread, const float* weight);
+  Quantised quantised_row(int64_t row, int32_t n) const;
+  void take_row(const float* x, int32_t row, int32_t n, int thread);
   void quantise_row(const float* x, int32_t n, const Quantised& into);
   template <class Each>
   bool each_row(int thread, Each each);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -10,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace import _native
-from vivace.core.step import RowStats, StepCost, StepError, StepRequest, StepResult
+from vivace.core.step import Mask, RowStats, StepCost, StepError, StepRequest, StepResult
 from vivace.core.taps import Tap, Taps
 from vivace.exec.rope import rope_table
 from vivace.exec.rows import Rows, finish, layout
-from vivace.kv.spec import KVSpec
+from vivace.kv.spec import PAGE, KVSpec
 from vivace.kv.store import KVStore
-from vivace.model.spec import BlockSpec, RopeSpec
+from vivace.model.spec import BlockSpec, ModelSpec, RopeSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
 
 MAX_ROWS = 512  # of one native call; longer steps run in pieces where their rows allow it
@@ -88,8 +89,15 @@ def _pack(matrix: StoredMatrix, target: int, pool: Any) -> None:
         pool, matrix.type, address(data), data.strides[0], matrix.rows, matrix.cols,
         0 if order is None else address(order), target,
     )  # fmt: skip
-    if isinstance(data, np.memmap) or isinstance(data.base, np.memmap):
+    # Only pages of a file come back when they are read again; those of an ordinary array would be lost.
+    if _is_mapped(data):
         _native.release_pages(address(data), data.nbytes)
+
+
+def _is_mapped(data: Any) -> bool:
+    while isinstance(data, np.ndarray):
+        data = data.base
+    return isinstance(data.obj if isinstance(data, memoryview) else data, mmap.mmap)
 
 
 class NativeExecutor:
@@ -111,6 +119,7 @@ class NativeExecutor:
         self._ropes: dict[RopeSpec, RopeTable] = {}
         self._logits = np.empty((1, self.spec.vocab), np.float32)
         self._lists = np.cumsum([0, *(block.attention.kv_heads for block in self.spec.blocks)])
+        self._windows = _bytes_by_window(self.store.spec, self.spec)
         self._model = self._describe()
         self._build()
 
@@ -154,19 +163,28 @@ class NativeExecutor:
         begin = time.perf_counter()
         if request.rows > self.max_rows:
             raise StepError(f"a step of {request.rows} rows is over the {self.max_rows} of this executor: cut it")
+        ragged = any(self.store.overrides(segment.seq) for segment in request.segments)
+        trees = any(segment.mask in (Mask.TREE, Mask.GIVEN) for segment in request.segments)
+        if ragged and trees and any(tap.kind == "attention_mass" for tap in request.taps):
+            raise StepError("the native step cannot give the masses of a tree over ragged keys yet: use the reference")
         if request.layer_mask is not None and not request.layer_mask.all():
             raise StepError("the native step cannot skip layers row by row yet: use the reference executor")
+        if any(self.store.has_biases(segment.seq) for segment in request.segments):
+            raise StepError("the native step does not read biases of keys yet: use the reference executor")
         rows = layout(request, self.store, self.spec)
         try:
             logits, taps = self._run_rows(request, rows)
         except BaseException:
             finish(request, rows, self.store, failed=True)
             raise
+        kv_read, kv_written = self._kv_bytes(request, rows)
         finish(request, rows, self.store)
         stats = [RowStats(*row) for row in self._program.stats()] if len(rows.wanted) else None
         cost = StepCost(
             rows=rows.count,
             weight_bytes=self._weight_bytes(rows),
+            kv_read_bytes=kv_read,
+            kv_written_bytes=kv_written,
             native_calls=1,
             seconds=time.perf_counter() - begin,
             tier="T0",
@@ -200,7 +218,37 @@ class NativeExecutor:
         if last in values and not (whole and len(rows.wanted)):
             program.read_hidden(address(values[last]))
         del kept
+        if rows.extra_starts is not None:
+            _mass_by_ordinal(values, rows)
         return logits, values
+
+    def _kv_bytes(self, request: StepRequest, rows: Rows) -> tuple[int, int]:
+        """Bytes of keys and values read, each once for the rows of a segment that see it, and written."""
+        read = 0
+        layers = range(rows.first_layer, rows.last_layer)
+        token = sum(self._windows[layer][1] for layer in layers)
+        whole = all(self._windows[layer][0] is None for layer in layers)
+        for index, segment in enumerate(request.segments):
+            begin, end = rows.bounds[index], rows.bounds[index + 1]
+            if whole and not self.store.overrides(segment.seq):
+                read += token * (self.store.length(segment.seq) + self.store.pending(segment.seq))
+                continue
+            oldest = int(rows.positions[begin:end].min())
+            for layer in layers:
+                window, row_bytes = self._windows[layer]
+                row_bytes //= self.store.spec.layers[layer].kv_heads
+                for positions in self._key_positions(segment.seq, layer):
+                    hidden = 0 if window is None else int(np.searchsorted(positions, oldest - window, "right"))
+                    read += row_bytes * (len(positions) - hidden)
+        return read, token * rows.count
+
+    def _key_positions(self, seq: int, layer: int) -> list[NDArray[np.int32]]:
+        """Of every head of a layer, pending keys included."""
+        pending = self.store.pending(seq)
+        overrides = self.store.overrides(seq)
+        shared = self.store.positions(seq, pending=True)
+        lists = [overrides.get((layer, head)) for head in range(self.store.spec.layers[layer].kv_heads)]
+        return [shared if own is None else own.row_positions[: own.length + pending] for own in lists]
 
     def _table(self, seq: int) -> tuple[int, int]:
         return address(self.store.pages(seq)), address(self.store.positions(seq, pending=True))
@@ -279,6 +327,26 @@ class NativeExecutor:
 _NORMS = (
     "attention_norm", "feed_forward_norm", "q_norm", "k_norm", "post_attention_norm", "post_feed_forward_norm",
 )  # fmt: skip
+
+
+def _bytes_by_window(cache: KVSpec, model: ModelSpec) -> list[tuple[int | None, int]]:
+    """Of each layer: its window, and the bytes of one token's keys and values."""
+    return [
+        (block.attention.window, cache.cell_bytes(i) * cache.layers[i].kv_heads // PAGE)
+        for i, block in enumerate(model.blocks)
+    ]
+
+
+def _mass_by_ordinal(values: dict[Tap, NDArray[np.float32]], rows: Rows) -> None:
+    """The core gives a row's masses in the order of its visible list; puts those of its extra keys at their ordinals."""
+    for tap, mass in values.items():
+        if tap.kind != "attention_mass":
+            continue
+        for row in range(rows.count):
+            extra, span = rows.extra_of(row), int(rows.span[row])
+            listed = mass[row, :, span : span + len(extra)].copy()
+            mass[row, :, span:] = 0
+            mass[row][:, extra] = listed
 
 
 def _numbered(rows: Rows) -> tuple[list[int], NDArray[np.int32]]:

@@ -409,6 +409,9 @@ class KVStore:
         bias = s.biases.get((layer, head))
         return None if bias is None else padded(bias, np.arange(s.list_of((layer, head)).length))
 
+    def has_biases(self, seq: int) -> bool:
+        return bool(self._sequences[seq].biases)
+
     def set_biases(self, seq: int, layer: int, head: int, ordinals: ArrayLike, bias: ArrayLike) -> None:
         """Biases the logits of committed rows (a row that stands for several has the logarithm of their number)."""
         s = self._settled(seq, "bias rows of")
