@@ -181,6 +181,10 @@ void Program::attend_chunk(int32_t index, const Block& block, int32_t head, int3
     args.v[page] = cell + int64_t{kPage} * dim;
   }
   if (tails_) gather_cells(layer, list, head, block.row, chunk, total_visible(list, block.row), thread, args);
+  const int32_t following = (chunk + 1) * (kChunk / kPage);
+  if (following * kPage < rows_.visible[block.row + block.rows - 1] + list.shift)
+    args.next = reinterpret_cast<const uint16_t*>(layer.kv + head * layer.head_stride +
+                                                  list.pages[following] * layer.cell_bytes);
   args.first = first;
   args.last = last;
   args.softcap = layer.softcap;

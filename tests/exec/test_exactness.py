@@ -1,4 +1,4 @@
-"""The exactness gate: logits, bit for bit, whatever else runs and however the rows are cut (docs/design/exactness.md)."""
+"""The exactness gate: logits, bit for bit, whatever else runs, however rows are cut (docs/design/exactness.md)."""
 
 from __future__ import annotations
 

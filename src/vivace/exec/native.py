@@ -338,7 +338,7 @@ def _bytes_by_window(cache: KVSpec, model: ModelSpec) -> list[tuple[int | None, 
 
 
 def _mass_by_ordinal(values: dict[Tap, NDArray[np.float32]], rows: Rows) -> None:
-    """The core gives a row's masses in the order of its visible list; puts those of its extra keys at their ordinals."""
+    """Puts the masses of a row's extra keys at their ordinals; the core gives them in the order of its visible list."""
     for tap, mass in values.items():
         if tap.kind != "attention_mass":
             continue
