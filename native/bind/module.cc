@@ -7,8 +7,8 @@
 #include <nanobind/stl/vector.h>
 #include <sys/mman.h>
 
-#include <atomic>
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -48,9 +48,10 @@ const Kernels& kernels_named(const std::string& isa) {
 }
 
 WeightType type_named(const std::string& name) {
-  static const std::map<std::string, WeightType> types = {
-      {"F32", WeightType::kF32},   {"F16", WeightType::kF16},   {"BF16", WeightType::kBF16}, {"Q4_1", WeightType::kQ4_1},
-      {"Q5_0", WeightType::kQ5_0}, {"Q8_0", WeightType::kQ8_0}, {"Q4_K", WeightType::kQ4_K}, {"Q6_K", WeightType::kQ6_K}};
+  static const std::map<std::string, WeightType> types = {{"F32", WeightType::kF32},   {"F16", WeightType::kF16},
+                                                          {"BF16", WeightType::kBF16}, {"Q4_1", WeightType::kQ4_1},
+                                                          {"Q5_0", WeightType::kQ5_0}, {"Q8_0", WeightType::kQ8_0},
+                                                          {"Q4_K", WeightType::kQ4_K}, {"Q6_K", WeightType::kQ6_K}};
   const auto found = types.find(name);
   if (found == types.end()) throw nb::value_error(("no kernel for weights of type " + name).c_str());
   return found->second;
@@ -62,7 +63,8 @@ int64_t tile_bytes(const std::string& type, int64_t cols) {
   return bytes;
 }
 
-// Packs a stored matrix into `target`, tiles shared out over the pool. `order` (0: none) is an int64 array of row numbers.
+// Packs a stored matrix into `target`, tiles shared out over the pool. `order` (0: none) is an int64 array of row
+// numbers.
 void pack_matrix(Pool& pool, const std::string& name, uintptr_t rows_at, int64_t row_bytes, int64_t rows, int64_t cols,
                  uintptr_t order, uintptr_t target) {
   struct Job {
@@ -72,8 +74,14 @@ void pack_matrix(Pool& pool, const std::string& name, uintptr_t rows_at, int64_t
     const int64_t* order;
     uint8_t* target;
     std::atomic<int64_t> next{0};
-  } job{type_named(name), reinterpret_cast<const uint8_t*>(rows_at), row_bytes, rows, cols, tile_bytes(name, cols),
-        reinterpret_cast<const int64_t*>(order), reinterpret_cast<uint8_t*>(target)};
+  } job{type_named(name),
+        reinterpret_cast<const uint8_t*>(rows_at),
+        row_bytes,
+        rows,
+        cols,
+        tile_bytes(name, cols),
+        reinterpret_cast<const int64_t*>(order),
+        reinterpret_cast<uint8_t*>(target)};
   nb::gil_scoped_release release;
   pool.run(
       pool.threads(),
@@ -127,7 +135,7 @@ Linear linear(const std::string& type, int64_t rows, int64_t cols, uintptr_t dat
 }
 
 template <class Class, class Member, class Owner>
-void address_field(nb::class_<Class>& cls, const char* name, Member* Owner::*field) {
+void address_field(nb::class_<Class>& cls, const char* name, Member* Owner::* field) {
   cls.def_prop_rw(
       name, [field](const Class& self) { return reinterpret_cast<uintptr_t>(self.*field); },
       [field](Class& self, uintptr_t at) { self.*field = reinterpret_cast<Member*>(at); });
@@ -239,7 +247,12 @@ Out<float, 2> matmul(const std::string& type, In<uint8_t> packed, int64_t rows, 
   auto out = make<float, 2>({m, static_cast<size_t>(rows)});
   std::vector<uint8_t> scratch(kMatmulScratch + 64);
   auto* aligned = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
-  const Activations input{a.data(), static_cast<int64_t>(n), q.data(), d.data(), s.data(), static_cast<int32_t>(m),
+  const Activations input{a.data(),
+                          static_cast<int64_t>(n),
+                          q.data(),
+                          d.data(),
+                          s.data(),
+                          static_cast<int32_t>(m),
                           static_cast<int32_t>(cols)};
   kernels.matmul(w.type)(w, input, 0, static_cast<int32_t>(tiles), bias ? bias->data() : nullptr, out.data(), rows,
                          aligned);
@@ -319,20 +332,22 @@ NB_MODULE(_native, m) {
       .def("set_threads", &Pool::set_threads, nb::call_guard<nb::gil_scoped_release>());
   m.def("pack_matrix", &pack_matrix);
   m.def("release_pages", &release_pages);
-  m.def("probe_bandwidth",
-        [](int threads, double seconds, int megabytes) {
-          nb::gil_scoped_release release;
-          Pool pool(threads);
-          return probe_bandwidth(pool, seconds, megabytes);
-        },
-        "threads"_a, "seconds"_a = 0.3, "megabytes"_a = 256);
-  m.def("probe_int8",
-        [](int threads, double seconds) {
-          nb::gil_scoped_release release;
-          Pool pool(threads);
-          return probe_int8(pool, seconds);
-        },
-        "threads"_a, "seconds"_a = 0.3);
+  m.def(
+      "probe_bandwidth",
+      [](int threads, double seconds, int megabytes) {
+        nb::gil_scoped_release release;
+        Pool pool(threads);
+        return probe_bandwidth(pool, seconds, megabytes);
+      },
+      "threads"_a, "seconds"_a = 0.3, "megabytes"_a = 256);
+  m.def(
+      "probe_int8",
+      [](int threads, double seconds) {
+        nb::gil_scoped_release release;
+        Pool pool(threads);
+        return probe_int8(pool, seconds);
+      },
+      "threads"_a, "seconds"_a = 0.3);
 
   nb::class_<Linear>(m, "Linear").def(nb::new_(&linear), "type"_a, "rows"_a, "cols"_a, "data"_a, "bias"_a = 0);
   nb::class_<Layer> layer(m, "Layer");
@@ -374,18 +389,20 @@ NB_MODULE(_native, m) {
       .def_rw("logit_softcap", &Model::logit_softcap)
       .def_rw("embed_row_bytes", &Model::embed_row_bytes)
       .def_rw("head", &Model::head)
-      .def_prop_rw("embed_type", [](const Model& self) { return static_cast<int>(self.embed_type); },
-                   [](Model& self, const std::string& type) { self.embed_type = type_named(type); })
+      .def_prop_rw(
+          "embed_type", [](const Model& self) { return static_cast<int>(self.embed_type); },
+          [](Model& self, const std::string& type) { self.embed_type = type_named(type); })
       .def("add_layer", [](Model& self, const Layer& added) { self.layers.push_back(added); });
   address_field(model, "embed", &Model::embed);
   address_field(model, "final_norm", &Model::final_norm);
 
   nb::class_<Program>(m, "Program")
-      .def("__init__",
-           [](Program* self, Pool& pool, const std::string& isa, const Model& made, int32_t max_rows) {
-             new (self) Program(pool, kernels_named(isa), made, max_rows);
-           },
-           nb::keep_alive<1, 2>())
+      .def(
+          "__init__",
+          [](Program* self, Pool& pool, const std::string& isa, const Model& made, int32_t max_rows) {
+            new (self) Program(pool, kernels_named(isa), made, max_rows);
+          },
+          nb::keep_alive<1, 2>())
       .def("begin", &begin, "tokens"_a, "vectors"_a.none(), "positions"_a, "sequence"_a, "slot"_a, "visible"_a,
            "tail"_a.none(), "tail_begin"_a.none(), "tables"_a, "lists"_a.none(), "wanted"_a, "logits"_a)
       .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>())
@@ -401,9 +418,10 @@ NB_MODULE(_native, m) {
       .def("tap",
            [](Program& self, const std::string& kind, int32_t at, uintptr_t address) {
              LayerTaps& taps = self.taps(at);
-             float*& field = kind == "hidden" ? taps.hidden : kind == "query" ? taps.query
-                                                          : kind == "attention_mass" ? taps.mass
-                                                                                     : taps.lse;
+             float*& field = kind == "hidden"           ? taps.hidden
+                             : kind == "query"          ? taps.query
+                             : kind == "attention_mass" ? taps.mass
+                                                        : taps.lse;
              field = reinterpret_cast<float*>(address);
            })
       .def_rw("mass_stride", &Program::mass_stride)

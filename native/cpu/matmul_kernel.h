@@ -107,8 +107,7 @@ struct Q4_K {
     const Floats d = Isa::halves(head), negative_dmin = -Isa::halves(head + 32);
     const Words w[3] = {load<Words>(head + kLine), load<Words>(head + 2 * kLine), load<Words>(head + 3 * kLine)};
     const auto field = [&](int f) __attribute__((always_inline)) {
-      const Words bits =
-          f < 15 ? w[f / 5] >> (f % 5 * 6) & 63u : w[0] >> 30 | (w[1] >> 30) << 2 | (w[2] >> 30) << 4;
+      const Words bits = f < 15 ? w[f / 5] >> (f % 5 * 6) & 63u : w[0] >> 30 | (w[1] >> 30) << 2 | (w[2] >> 30) << 4;
       return __builtin_convertvector(reinterpret_cast<const Ints&>(bits), Floats);
     };
     unroll<8>([&](auto b) __attribute__((always_inline)) {
@@ -188,24 +187,19 @@ VIVACE_INLINE void dots(const Quad& quad, const Operand<kRows>& a, Ints (&n)[kRo
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
     constexpr int kQuad = kFirst + i;
     const Words w = quad(kQuad);
-    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad);
-    });
+    unroll<kRows>([&](auto r)
+                      __attribute__((always_inline)) { n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad); });
   });
 }
 
 template <class Isa, Form kForm, int kRows, class Quad>
 VIVACE_INLINE void accumulate(const Quad& quad, const Floats& scale, const Floats& second, const Operand<kRows>& a,
                               Floats (&y)[kRows]) {
-  const auto factor = [&](int word, int r) __attribute__((always_inline)) {
-    return a.factors + 4 * (word * kRows + r);
-  };
-  const auto real = [&](int word, int r) __attribute__((always_inline)) {
-    return splat(load<float>(factor(word, r)));
-  };
-  const auto start = [&](int word, int r) __attribute__((always_inline)) {
-    return load<int32_t>(factor(word, r)) - Ints{};
-  };
+  const auto factor = [&](int word, int r)
+                          __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
+  const auto real = [&](int word, int r) __attribute__((always_inline)) { return splat(load<float>(factor(word, r))); };
+  const auto start = [&](int word, int r)
+                         __attribute__((always_inline)) { return load<int32_t>(factor(word, r)) - Ints{}; };
   const auto convert = [](Ints n) __attribute__((always_inline)) { return __builtin_convertvector(n, Floats); };
   Ints n[kRows];
   unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(1, r); });
@@ -223,8 +217,8 @@ VIVACE_INLINE void accumulate(const Quad& quad, const Floats& scale, const Float
   } else {
     dots<Isa, 0, 8>(quad, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      const Floats t = kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(1, r))
-                                               : convert(n[r]) * scale;
+      const Floats t =
+          kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(1, r)) : convert(n[r]) * scale;
       y[r] = Isa::fma(t, real(0, r), y[r]);
     });
   }
@@ -269,9 +263,9 @@ void multiply_tiles(const PackedMatrix& w, const Activations& a, int row, int ti
       for (int b = 0; b < present; ++b) {
         const uint8_t* block = unit + kLayout.bytes(b);
         Isa::template prefetch<kLayout.block_bytes>(block);
-        accumulate<Isa, Format::kForm, kRows>(
-            [&](int j) __attribute__((always_inline)) { return Format::quad(block, j); }, scale[b], second[b],
-            operand, y);
+        accumulate<Isa, Format::kForm, kRows>([&](int j)
+                                                  __attribute__((always_inline)) { return Format::quad(block, j); },
+                                              scale[b], second[b], operand, y);
         operand.q += kBlockCols;
         operand.factors += 4 * factor_words(Format::kForm) * kRows;
       }
@@ -365,9 +359,8 @@ void multiply_floats(const PackedMatrix& w, const Activations& a, int row, int t
   }
   if (k < w.cols) {
     const Floats w0 = Format::even(pair);
-    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      even[r] = Isa::fma(w0, splat(x[r * a.f_stride + k]), even[r]);
-    });
+    unroll<kRows>(
+        [&](auto r) __attribute__((always_inline)) { even[r] = Isa::fma(w0, splat(x[r * a.f_stride + k]), even[r]); });
   }
   unroll<kRows>([&](auto r) __attribute__((always_inline)) { out.write(row + r, tile, even[r] + odd[r]); });
 }

@@ -24,7 +24,8 @@ int32_t Program::total_visible(const KeyList& list, int32_t row) const {
 int32_t Program::first_visible(const Layer& layer, const KeyList& list, int32_t row) const {
   if (layer.window == 0) return 0;
   const int32_t oldest = rows_.positions[row] - layer.window + 1, visible = rows_.visible[row] + list.shift;
-  auto first = static_cast<int32_t>(std::lower_bound(list.positions, list.positions + visible, oldest) - list.positions);
+  auto first =
+      static_cast<int32_t>(std::lower_bound(list.positions, list.positions + visible, oldest) - list.positions);
   if (first == visible && tails_) {
     for (int32_t i = rows_.tail_begin[row]; i < rows_.tail_begin[row + 1]; ++i, ++first)
       if (list.positions[rows_.tail[i] + list.shift] >= oldest) break;
@@ -86,8 +87,7 @@ void Program::prepare_blocks() {
   for (int32_t i = 0; i < static_cast<int32_t>(model_.layers.size()); ++i) any_split |= splits(i);
   for (const Block& block : blocks_) {
     int32_t total = 0;
-    for (int32_t row = block.row; row < block.row + block.rows; ++row)
-      total = std::max(total, total_visible({}, row));
+    for (int32_t row = block.row; row < block.row + block.rows; ++row) total = std::max(total, total_visible({}, row));
     chunks = (total + kChunk - 1) / kChunk;
     block_partial_.push_back(block_partial_.back() + (any_split ? int64_t{chunks} * block.rows * widest : 0));
   }
@@ -96,7 +96,8 @@ void Program::prepare_blocks() {
   if (static_cast<int64_t>(chunk_stats_.size()) < stat_chunks) chunk_stats_.resize(stat_chunks);
 }
 
-// With few blocks the chunks of a head are shared out too; the fold over them stays in order, so the bits do not change.
+// With few blocks the chunks of a head are shared out too; the fold over them stays in order, so the bits do not
+// change.
 bool Program::splits(int32_t index) const {
   const Layer& layer = model_.layers[index];
   if (taps_[index].mass || taps_[index].lse) return true;
@@ -201,7 +202,8 @@ void Program::attend_chunk(int32_t index, const Block& block, int32_t head, int3
   for (int32_t i = 0; i < args.queries; ++i) {
     const int64_t query = int64_t{block.row + i / group} * layer.heads + head * group + i % group;
     const int64_t count = std::min<int64_t>(kChunk, mass_stride - chunk * kChunk);
-    std::memcpy(taps_[index].mass + query * mass_stride + chunk * kChunk, args.prob + i * kChunk, count * sizeof(float));
+    std::memcpy(taps_[index].mass + query * mass_stride + chunk * kChunk, args.prob + i * kChunk,
+                count * sizeof(float));
   }
 }
 
@@ -279,8 +281,8 @@ void Program::scale_mass(int32_t index, const Block& block, int32_t head, const 
   const Layer& layer = model_.layers[index];
   const int32_t group = layer.heads / layer.kv_heads;
   for (int32_t i = 0; i < block.rows * group; ++i) {
-    float* mass = taps_[index].mass +
-                  (int64_t{block.row + i / group} * layer.heads + head * group + i % group) * mass_stride;
+    float* mass =
+        taps_[index].mass + (int64_t{block.row + i / group} * layer.heads + head * group + i % group) * mass_stride;
     for (int32_t chunk = span.first; chunk < span.last; ++chunk) {
       const float top = chunks[chunk - span.first].max[i];
       const float factor = std::isinf(top) ? 0.0f : std::exp(top - running.max[i]) / running.sum[i];

@@ -10,9 +10,7 @@
 namespace vivace {
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 using Words = uint64_t __attribute__((vector_size(64), aligned(64)));
 

@@ -122,7 +122,8 @@ float* Program::allocate(int64_t floats) {
 
 void Program::begin(Rows rows) {
   if (rows.rows < 1 || rows.rows > max_rows_) throw std::invalid_argument("a step takes between 1 and max_rows rows");
-  if (static_cast<int>(private_.size()) < pool_.threads()) throw std::logic_error("rebuild the program for more threads");
+  if (static_cast<int>(private_.size()) < pool_.threads())
+    throw std::logic_error("rebuild the program for more threads");
   rows_ = std::move(rows);
   tails_ = rows_.tail_begin != nullptr;
   width_ = pool_.width();
@@ -233,7 +234,8 @@ void Program::absorb(const Op& op, int32_t row, int thread) {
     k_.add(y, model_.hidden, x);
   }
   float* tap = op.fn == &Program::mix_feed_forward ? nullptr : taps_[op.layer].hidden;
-  if (tap && (thread == 0 || !single())) std::memcpy(tap + int64_t{row} * model_.hidden, x, model_.hidden * sizeof(float));
+  if (tap && (thread == 0 || !single()))
+    std::memcpy(tap + int64_t{row} * model_.hidden, x, model_.hidden * sizeof(float));
 }
 
 void Program::quantise_row(const float* x, int32_t n, const Quantised& into) {
@@ -392,8 +394,7 @@ bool Program::gate_up(const Op& op, int thread) {
     return true;
   }
   const int32_t group = std::max(1, tiles / (8 * width_));
-  for (int64_t begin; (begin = claim(op) * group) < tiles;)
-    tiles_of(begin, std::min<int64_t>(begin + group, tiles));
+  for (int64_t begin; (begin = claim(op) * group) < tiles;) tiles_of(begin, std::min<int64_t>(begin + group, tiles));
   return true;
 }
 
@@ -405,7 +406,8 @@ bool Program::down(const Op& op, int thread) {
   return true;
 }
 
-// The final norm of the wanted rows, packed one after another. A single wanted row is normed by every thread for itself.
+// The final norm of the wanted rows, packed one after another. A single wanted row is normed by every thread for
+// itself.
 bool Program::norm_wanted(const Op&, int thread) {
   const auto wanted = static_cast<int64_t>(rows_.wanted.size());
   if (wanted == 0) return false;

@@ -22,9 +22,7 @@ using namespace vivace;
 
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 int threads = 1;
 
@@ -40,12 +38,14 @@ double best_time(int repeats, const std::function<void(int)>& body) {
     sched_setaffinity(0, sizeof processor, &processor);
     for (int i = 0; i < repeats; ++i) {
       ++ready;
-      while (ready.load() < threads * (i + 1)) {}
+      while (ready.load() < threads * (i + 1)) {
+      }
       start[t] = now();
       body(t);
       end[t] = now();
       ++done;
-      while (done.load() < threads * (i + 1)) {}
+      while (done.load() < threads * (i + 1)) {
+      }
       if (t == 0) best = std::min(best, *std::max_element(end.begin(), end.end()) - start[0]);
     }
   };
@@ -74,8 +74,8 @@ double best_time(int repeats, const std::function<void(int)>& body) {
         "vpdpbusd %12,%12,%0\n vpdpbusd %12,%12,%1\n vpdpbusd %12,%12,%2\n vpdpbusd %12,%12,%3\n"
         "vpdpbusd %12,%12,%4\n vpdpbusd %12,%12,%5\n vpdpbusd %12,%12,%6\n vpdpbusd %12,%12,%7\n"
         "vpdpbusd %12,%12,%8\n vpdpbusd %12,%12,%9\n vpdpbusd %12,%12,%10\n vpdpbusd %12,%12,%11\n"
-        : "+v"(n[0]), "+v"(n[1]), "+v"(n[2]), "+v"(n[3]), "+v"(n[4]), "+v"(n[5]), "+v"(n[6]), "+v"(n[7]),
-          "+v"(n[8]), "+v"(n[9]), "+v"(n[10]), "+v"(n[11])
+        : "+v"(n[0]), "+v"(n[1]), "+v"(n[2]), "+v"(n[3]), "+v"(n[4]), "+v"(n[5]), "+v"(n[6]), "+v"(n[7]), "+v"(n[8]),
+          "+v"(n[9]), "+v"(n[10]), "+v"(n[11])
         : "v"(x));
   }
 }
@@ -93,13 +93,13 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {WeightType::kQ4_1, "Q4_1", 576, 576},     {WeightType::kQ4_1, "Q4_1", 1536, 576},
-    {WeightType::kQ4_1, "Q4_1", 576, 1536},    {WeightType::kQ5_0, "Q5_0", 2048, 640},
-    {WeightType::kQ5_0, "Q5_0", 4864, 896},    {WeightType::kQ8_0, "Q8_0", 896, 896},
-    {WeightType::kQ8_0, "Q8_0", 49152, 576},   {WeightType::kQ4_K, "Q4_K", 896, 4864},
-    {WeightType::kQ4_K, "Q4_K", 8960, 1536},   {WeightType::kQ4_K, "Q4_K", 1536, 8960},
-    {WeightType::kQ6_K, "Q6_K", 1536, 8960},   {WeightType::kQ6_K, "Q6_K", 32768, 1536},
-    {WeightType::kBF16, "BF16", 1536, 1536},   {WeightType::kF32, "F32", 1536, 1536},
+    {WeightType::kQ4_1, "Q4_1", 576, 576},   {WeightType::kQ4_1, "Q4_1", 1536, 576},
+    {WeightType::kQ4_1, "Q4_1", 576, 1536},  {WeightType::kQ5_0, "Q5_0", 2048, 640},
+    {WeightType::kQ5_0, "Q5_0", 4864, 896},  {WeightType::kQ8_0, "Q8_0", 896, 896},
+    {WeightType::kQ8_0, "Q8_0", 49152, 576}, {WeightType::kQ4_K, "Q4_K", 896, 4864},
+    {WeightType::kQ4_K, "Q4_K", 8960, 1536}, {WeightType::kQ4_K, "Q4_K", 1536, 8960},
+    {WeightType::kQ6_K, "Q6_K", 1536, 8960}, {WeightType::kQ6_K, "Q6_K", 32768, 1536},
+    {WeightType::kBF16, "BF16", 1536, 1536}, {WeightType::kF32, "F32", 1536, 1536},
 };
 
 }  // namespace
@@ -114,9 +114,8 @@ int main(int argc, char** argv) {
   const int64_t arena_bytes = int64_t{400} << 20;
   uint8_t* arena = allocate(arena_bytes);
   const auto bandwidth = [&] {
-    return arena_bytes / 1e9 / best_time(5, [&](int t) {
-      read_all(arena + arena_bytes / threads * t, arena_bytes / threads / 128 * 128);
-    });
+    return arena_bytes / 1e9 /
+           best_time(5, [&](int t) { read_all(arena + arena_bytes / threads * t, arena_bytes / threads / 128 * 128); });
   };
   constexpr int64_t kLoops = 1000000;
   const double peak = threads * kLoops * 12 * 128 / 1e9 / best_time(20, [](int) { int8_peak(kLoops); });
@@ -145,8 +144,8 @@ int main(int argc, char** argv) {
     for (int t = 0; t < threads; ++t) scratch.push_back(allocate(kMatmulScratch));
     const MatmulFn matmul = avx512::matmul(shape.type);
     const double limit = bandwidth();
-    std::printf("%s %dx%d: %.1f MB, bandwidth %.1f GB/s, int8 peak %.0f GOP/s, %d threads\n", shape.name,
-                shape.outputs, shape.cols, bytes / 1e6, limit, peak, threads);
+    std::printf("%s %dx%d: %.1f MB, bandwidth %.1f GB/s, int8 peak %.0f GOP/s, %d threads\n", shape.name, shape.outputs,
+                shape.cols, bytes / 1e6, limit, peak, threads);
     double one = 0;
     for (int m : rows) {
       const Activations a{f.data(), shape.cols, q.data(), d.data(), s.data(), m, shape.cols};
@@ -156,20 +155,25 @@ int main(int argc, char** argv) {
       };
       const double operations = 2.0 * shape.outputs * shape.cols * m;
       const int cold_runs = std::max(1, std::min<int>(copies, static_cast<int>(4e10 / operations) + 1));
-      const double cold = best_time(7, [&](int t) {
-        for (int i = 0; i < cold_runs; ++i) product(t, i);
-      }) / cold_runs;
+      const double cold = best_time(7,
+                                    [&](int t) {
+                                      for (int i = 0; i < cold_runs; ++i) product(t, i);
+                                    }) /
+                          cold_runs;
       const int hot_runs = std::max(1, static_cast<int>(2e9 / operations));
-      const double hot = best_time(5, [&](int t) {
-        for (int i = 0; i < hot_runs; ++i) product(t, 0);
-      }) / hot_runs;
+      const double hot = best_time(5,
+                                   [&](int t) {
+                                     for (int i = 0; i < hot_runs; ++i) product(t, 0);
+                                   }) /
+                         hot_runs;
       if (m == 1) one = cold;
       const double ideal = std::max(bytes / limit / 1e9, operations / (0.6e9 * peak));
-      std::printf("  %3d rows: %8.1f us %5.1f GB/s (%.2f) %6.0f GOP/s (%.2f) x%.2f of one row, %.2f of ideal;"
-                  " hot %8.1f us %5.0f GB/s %6.0f GOP/s (%.2f)\n",
-                  m, cold * 1e6, bytes / cold / 1e9, bytes / cold / 1e9 / limit, operations / cold / 1e9,
-                  operations / cold / 1e9 / peak, one > 0 ? cold / one : 0.0, cold / ideal, hot * 1e6,
-                  bytes / hot / 1e9, operations / hot / 1e9, operations / hot / 1e9 / peak);
+      std::printf(
+          "  %3d rows: %8.1f us %5.1f GB/s (%.2f) %6.0f GOP/s (%.2f) x%.2f of one row, %.2f of ideal;"
+          " hot %8.1f us %5.0f GB/s %6.0f GOP/s (%.2f)\n",
+          m, cold * 1e6, bytes / cold / 1e9, bytes / cold / 1e9 / limit, operations / cold / 1e9,
+          operations / cold / 1e9 / peak, one > 0 ? cold / one : 0.0, cold / ideal, hot * 1e6, bytes / hot / 1e9,
+          operations / hot / 1e9, operations / hot / 1e9 / peak);
     }
     for (uint8_t* memory : scratch) std::free(memory);
   }

@@ -120,9 +120,9 @@ struct TypeInfo {
 };
 
 const TypeInfo kTypes[] = {
-    {WeightType::kF32, "F32", 1, {}, 4},          {WeightType::kF16, "F16", 1, {}, 2},
-    {WeightType::kBF16, "BF16", 1, {}, 2},        {WeightType::kQ4_1, "Q4_1", 32, {0, 2}, 20},
-    {WeightType::kQ5_0, "Q5_0", 32, {0}, 22},     {WeightType::kQ8_0, "Q8_0", 32, {0}, 34},
+    {WeightType::kF32, "F32", 1, {}, 4},           {WeightType::kF16, "F16", 1, {}, 2},
+    {WeightType::kBF16, "BF16", 1, {}, 2},         {WeightType::kQ4_1, "Q4_1", 32, {0, 2}, 20},
+    {WeightType::kQ5_0, "Q5_0", 32, {0}, 22},      {WeightType::kQ8_0, "Q8_0", 32, {0}, 34},
     {WeightType::kQ4_K, "Q4_K", 256, {0, 2}, 144}, {WeightType::kQ6_K, "Q6_K", 256, {208}, 210},
 };
 
@@ -177,8 +177,7 @@ struct Case {
         outputs(n),
         cols(k),
         rows(m),
-        name(std::string(type.name) + " " + std::to_string(n) + "x" + std::to_string(k) + " rows " +
-             std::to_string(m)),
+        name(std::string(type.name) + " " + std::to_string(n) + "x" + std::to_string(k) + " rows " + std::to_string(m)),
         stored(name + " stored", n * stored_row_bytes(type.type, k)),
         packed(name + " packed", (n + 15) / 16 * packed_tile_bytes(type.type, k)),
         f(name + " f", m * (k + 3)),

@@ -69,7 +69,8 @@ struct Rows {
   const int32_t* sequence = nullptr;    // [rows]
   const int32_t* slot = nullptr;        // [rows] ordinal where the row's key goes
   const int32_t* visible = nullptr;     // [rows] keys 0..visible are seen,
-  const int32_t* tail_begin = nullptr;  // [rows + 1] and then those at tail[tail_begin[r] .. tail_begin[r + 1]); or null
+  const int32_t* tail_begin =
+      nullptr;  // [rows + 1] and then those at tail[tail_begin[r] .. tail_begin[r + 1]); or null
   const int32_t* tail = nullptr;
   std::vector<Sequence> sequences;
   std::vector<int32_t> wanted;  // rows whose logits are wanted
@@ -193,7 +194,8 @@ class Program {
   };
   ChunkSpan chunk_span(int32_t layer, const Block& block, int32_t head) const;
   void gather_queries(int32_t layer, const Block& block, int32_t head, int thread);
-  void attend_chunk(int32_t layer, const Block& block, int32_t head, int32_t chunk, const ChunkResult& into, int thread);
+  void attend_chunk(int32_t layer, const Block& block, int32_t head, int32_t chunk, const ChunkResult& into,
+                    int thread);
   void attend_whole(int32_t layer, const Block& block, int32_t head, int thread);
   void gather_cells(const Layer& layer, const KeyList& list, int32_t head, int32_t row, int32_t chunk, int32_t total,
                     int thread, AttendChunk& args);

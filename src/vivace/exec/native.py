@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -13,91 +12,14 @@ from numpy.typing import NDArray
 from vivace import _native
 from vivace.core.step import Mask, RowStats, StepCost, StepError, StepRequest, StepResult
 from vivace.core.taps import Tap, Taps
-from vivace.exec.rope import rope_table
+from vivace.exec.packed import PARTS, PackedWeights, RopeTable, address
 from vivace.exec.rows import Rows, finish, layout
 from vivace.kv.spec import PAGE, KVSpec
 from vivace.kv.store import KVStore
 from vivace.model.spec import BlockSpec, ModelSpec, RopeSpec
-from vivace.model.weights import Checkpoint, StoredMatrix
+from vivace.model.weights import Checkpoint
 
 MAX_ROWS = 512  # of one native call; longer steps run in pieces where their rows allow it
-
-
-class RopeTable:
-    """cos and sin by position, computed as far as they are needed; the arrays never move."""
-
-    _GROWTH = 1024
-
-    def __init__(self, rope: RopeSpec, positions: int) -> None:
-        self.rope = rope
-        shape = (positions, rope.dim // 2)
-        self.cos, self.sin = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        self.ready = 0
-
-    def cover(self, position: int) -> None:
-        while self.ready <= position:
-            rows = np.arange(self.ready, min(self.ready + self._GROWTH, len(self.cos)))
-            self.cos[rows[0] : rows[-1] + 1], self.sin[rows[0] : rows[-1] + 1] = rope_table(self.rope, rows)
-            self.ready += len(rows)
-
-
-class PackedWeights:
-    """Every matrix of a checkpoint in the order of execution, packed into one arena."""
-
-    def __init__(self, checkpoint: Checkpoint, pool: Any) -> None:
-        self.checkpoint = checkpoint
-        order = [f"blocks.{i}.{part}" for i in range(len(checkpoint.spec.blocks)) for part in _PARTS]
-        head = "embed" if checkpoint.spec.tied_head else "head"
-        matrices = {name: checkpoint.matrices[name] for name in [*order, head]}
-        sizes = {name: _packed_bytes(matrix) for name, matrix in matrices.items()}
-        self.nbytes = sum(sizes.values())
-        self.arena = _native.Arena(self.nbytes)
-        self.addresses: dict[str, int] = {}
-        at = self.arena.address
-        for name, matrix in matrices.items():
-            self.addresses[name] = at
-            _pack(matrix, at, pool)
-            at += sizes[name]
-        self.head = self.linear(head)
-
-    def linear(self, name: str) -> Any:
-        matrix = self.checkpoint.matrices[name]
-        bias = self.checkpoint.vectors.get(f"{name}.bias")
-        return _native.Linear(
-            matrix.type, matrix.rows, matrix.cols, self.addresses[name], 0 if bias is None else address(bias)
-        )
-
-
-_PARTS = ("q", "k", "v", "o", "gate", "up", "down")
-
-
-def address(array: NDArray[Any]) -> int:
-    where: int = array.__array_interface__["data"][0]
-    return where
-
-
-def _packed_bytes(matrix: StoredMatrix) -> int:
-    tiles = -(-matrix.rows // 16)
-    size: int = tiles * _native.tile_bytes(matrix.type, matrix.cols)
-    return size
-
-
-def _pack(matrix: StoredMatrix, target: int, pool: Any) -> None:
-    order = None if matrix.row_order is None else np.ascontiguousarray(matrix.row_order, np.int64)
-    data = matrix.data
-    _native.pack_matrix(
-        pool, matrix.type, address(data), data.strides[0], matrix.rows, matrix.cols,
-        0 if order is None else address(order), target,
-    )  # fmt: skip
-    # Only pages of a file come back when they are read again; those of an ordinary array would be lost.
-    if _is_mapped(data):
-        _native.release_pages(address(data), data.nbytes)
-
-
-def _is_mapped(data: Any) -> bool:
-    while isinstance(data, np.ndarray):
-        data = data.base
-    return isinstance(data.obj if isinstance(data, memoryview) else data, mmap.mmap)
 
 
 class NativeExecutor:
@@ -150,7 +72,7 @@ class NativeExecutor:
         for name in _NORMS:
             vector = self._vectors.get(f"blocks.{index}.{name}")
             setattr(layer, name, 0 if vector is None else address(vector))
-        for name in _PARTS:
+        for name in PARTS:
             setattr(layer, name, self._weights.linear(f"blocks.{index}.{name}"))
         if attention.rope is not None:
             table = self._ropes.get(attention.rope)

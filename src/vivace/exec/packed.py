@@ -1,0 +1,90 @@
+"""What the native core reads in place: packed weights and rotation tables, at addresses that never move."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivace import _native
+from vivace.exec.rope import rope_table
+from vivace.model.spec import RopeSpec
+from vivace.model.weights import Checkpoint, StoredMatrix
+
+PARTS = ("q", "k", "v", "o", "gate", "up", "down")  # of a block, in the order of execution
+
+
+class RopeTable:
+    """cos and sin by position, computed as far as they are needed; the arrays never move."""
+
+    _GROWTH = 1024
+
+    def __init__(self, rope: RopeSpec, positions: int) -> None:
+        self.rope = rope
+        shape = (positions, rope.dim // 2)
+        self.cos, self.sin = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        self.ready = 0
+
+    def cover(self, position: int) -> None:
+        while self.ready <= position:
+            rows = np.arange(self.ready, min(self.ready + self._GROWTH, len(self.cos)))
+            self.cos[rows[0] : rows[-1] + 1], self.sin[rows[0] : rows[-1] + 1] = rope_table(self.rope, rows)
+            self.ready += len(rows)
+
+
+class PackedWeights:
+    """Every matrix of a checkpoint in the order of execution, packed into one arena."""
+
+    def __init__(self, checkpoint: Checkpoint, pool: Any) -> None:
+        self.checkpoint = checkpoint
+        order = [f"blocks.{i}.{part}" for i in range(len(checkpoint.spec.blocks)) for part in PARTS]
+        head = "embed" if checkpoint.spec.tied_head else "head"
+        matrices = {name: checkpoint.matrices[name] for name in [*order, head]}
+        sizes = {name: _packed_bytes(matrix) for name, matrix in matrices.items()}
+        self.nbytes = sum(sizes.values())
+        self.arena = _native.Arena(self.nbytes)
+        self.addresses: dict[str, int] = {}
+        at = self.arena.address
+        for name, matrix in matrices.items():
+            self.addresses[name] = at
+            _pack(matrix, at, pool)
+            at += sizes[name]
+        self.head = self.linear(head)
+
+    def linear(self, name: str) -> Any:
+        matrix = self.checkpoint.matrices[name]
+        bias = self.checkpoint.vectors.get(f"{name}.bias")
+        return _native.Linear(
+            matrix.type, matrix.rows, matrix.cols, self.addresses[name], 0 if bias is None else address(bias)
+        )
+
+
+def address(array: NDArray[Any]) -> int:
+    where: int = array.__array_interface__["data"][0]
+    return where
+
+
+def _packed_bytes(matrix: StoredMatrix) -> int:
+    tiles = -(-matrix.rows // 16)
+    size: int = tiles * _native.tile_bytes(matrix.type, matrix.cols)
+    return size
+
+
+def _pack(matrix: StoredMatrix, target: int, pool: Any) -> None:
+    order = None if matrix.row_order is None else np.ascontiguousarray(matrix.row_order, np.int64)
+    data = matrix.data
+    _native.pack_matrix(
+        pool, matrix.type, address(data), data.strides[0], matrix.rows, matrix.cols,
+        0 if order is None else address(order), target,
+    )  # fmt: skip
+    # Only pages of a file come back when they are read again; those of an ordinary array would be lost.
+    if _is_mapped(data):
+        _native.release_pages(address(data), data.nbytes)
+
+
+def _is_mapped(data: Any) -> bool:
+    while isinstance(data, np.ndarray):
+        data = data.base
+    return isinstance(data.obj if isinstance(data, memoryview) else data, mmap.mmap)
