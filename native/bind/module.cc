@@ -221,11 +221,13 @@ nb::tuple quantise(In<float> x, const std::string& isa) {
   if (n % kQuantBlock) throw nb::value_error("columns must be a multiple of 32");
   auto q = make<int8_t, 2>({rows, n});
   auto d = make<float, 2>({rows, n / kQuantBlock});
+  auto z = make<int32_t, 2>({rows, n / kQuantBlock});
   auto s = make<int32_t, 2>({rows, n / kSumBlock});
   for (size_t row = 0; row < rows; ++row)
-    kernels.quantise(x.data() + row * n, static_cast<int32_t>(n), q.data() + row * n, d.data() + row * n / kQuantBlock,
-                     s.data() + row * n / kSumBlock);
-  return nb::make_tuple(q, d, s);
+    kernels.quantise(x.data() + row * n, static_cast<int32_t>(n),
+                     {q.data() + row * n, d.data() + row * n / kQuantBlock, z.data() + row * n / kQuantBlock,
+                      s.data() + row * n / kSumBlock});
+  return nb::make_tuple(q, d, z, s);
 }
 
 Out<float, 2> matmul(const std::string& type, In<uint8_t> packed, int64_t rows, int64_t cols, In<float> a,
@@ -237,21 +239,20 @@ Out<float, 2> matmul(const std::string& type, In<uint8_t> packed, int64_t rows, 
   if (static_cast<int64_t>(packed.size()) != tiles * w.tile_bytes) throw nb::value_error("packed has the wrong size");
   if (a.ndim() != 2 || static_cast<int64_t>(a.shape(1)) != cols) throw nb::value_error("a must be [rows, cols]");
   const size_t m = a.shape(0), n = cols;
+  const size_t blocks = n / kQuantBlock;
   std::vector<int8_t> q(m * n);
-  std::vector<float> d(m * (n / kQuantBlock + 1));
-  std::vector<int32_t> s(m * (n / kSumBlock + 1));
+  std::vector<float> d(m * blocks);
+  std::vector<int32_t> z(m * blocks), s(m * (n / kSumBlock));
   if (n % kQuantBlock == 0)
     for (size_t row = 0; row < m; ++row)
-      kernels.quantise(a.data() + row * n, static_cast<int32_t>(n), q.data() + row * n,
-                       d.data() + row * (n / kQuantBlock), s.data() + row * (n / kSumBlock));
+      kernels.quantise(a.data() + row * n, static_cast<int32_t>(n),
+                       {&q[row * n], &d[row * blocks], &z[row * blocks], &s[row * (n / kSumBlock)]});
   auto out = make<float, 2>({m, static_cast<size_t>(rows)});
   std::vector<uint8_t> scratch(kMatmulScratch + 64);
   auto* aligned = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(scratch.data()) + 63) / 64 * 64);
   const Activations input{a.data(),
                           static_cast<int64_t>(n),
-                          q.data(),
-                          d.data(),
-                          s.data(),
+                          {q.data(), d.data(), z.data(), s.data()},
                           static_cast<int32_t>(m),
                           static_cast<int32_t>(cols)};
   kernels.matmul(w.type)(w, input, 0, static_cast<int32_t>(tiles), bias ? bias->data() : nullptr, out.data(), rows,

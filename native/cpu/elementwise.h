@@ -16,9 +16,11 @@ void set_elementwise(Kernels& kernels);
 
 constexpr float kHalfMax = 65504.0f;
 
-// A block whose largest magnitude is below this would have a scale below the normal numbers; it is quantised to 0.
-// A block with a value that is not finite keeps that in its scale and has q = 0, so that its products are NaN.
-constexpr float kLeastQuantised = 127.0f * 0x1p-126f;
+// A block whose scale would be below the normal numbers is quantised to d = q = z = 0. One with a value that is not
+// finite keeps that in its scale and has q = z = 0, so that its products are NaN.
+constexpr int32_t kLeastScale = 0x00800000;  // bits of the least normal number
+constexpr int32_t kInfinity = 0x7f800000;
+constexpr float kLevels = 255.0f;
 
 // Rounds to nearest even; overflows to infinity; NaN stays a quiet NaN.
 [[gnu::always_inline]] inline uint16_t float_to_half(float value) {

@@ -39,30 +39,30 @@ void softcap(float cap, int32_t n, float* io) {
   for (int32_t i = 0; i < n; ++i) io[i] = cap * std::tanh(io[i] / cap);
 }
 
-void quantise(const float* x, int32_t n, int8_t* q, float* d, int32_t* s) {
+void quantise(const float* x, int32_t n, const Quantised& into) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to nearest even
-  constexpr uint32_t kInfinity = 0x7f800000;
+  const auto rounded = [](float value) { return static_cast<int32_t>((value + kRound) - kRound); };
   for (int32_t block = 0; block < n / kQuantBlock; ++block) {
     const float* in = x + block * kQuantBlock;
-    int8_t* levels = q + block * kQuantBlock;
-    int32_t* sums = s + block * (kQuantBlock / kSumBlock);
-    uint32_t largest = 0;  // magnitudes as integers order like floats, with NaN above infinity
+    int8_t* q = into.q + block * kQuantBlock;
+    int32_t above = 0, below = 0;  // magnitudes as integers order like floats, with NaN above infinity
     for (int32_t i = 0; i < kQuantBlock; ++i) {
-      const uint32_t magnitude = std::bit_cast<uint32_t>(in[i]) & 0x7fffffff;
-      largest = magnitude > largest ? magnitude : largest;
+      above = std::max(above, std::bit_cast<int32_t>(in[i]));
+      below = std::max(below, std::bit_cast<int32_t>(-in[i]));
     }
-    const bool normal = largest >= std::bit_cast<uint32_t>(kLeastQuantised);
-    const bool usable = normal && largest < kInfinity;
-    const float step = normal ? std::bit_cast<float>(largest) / 127.0f : 0.0f;
-    d[block] = step;
+    const float step = std::bit_cast<float>(above) / kLevels + std::bit_cast<float>(below) / kLevels;
+    const auto bits = std::bit_cast<int32_t>(step);
+    const bool normal = bits >= kLeastScale, usable = normal && bits < kInfinity;
+    const int32_t zero = usable ? 128 - rounded(std::bit_cast<float>(below) / step) : 0;
+    into.d[block] = normal ? step : 0.0f;
+    into.z[block] = zero;
     for (int32_t part = 0; part < kQuantBlock / kSumBlock; ++part) {
-      int32_t sum = 0;
+      int32_t sum = kSumBlock * zero;
       for (int32_t i = part * kSumBlock; i < (part + 1) * kSumBlock; ++i) {
-        const float level = usable ? in[i] / step : 0.0f;
-        levels[i] = static_cast<int8_t>(static_cast<int32_t>((level + kRound) - kRound));
-        sum += levels[i];
+        q[i] = static_cast<int8_t>(usable ? std::min(rounded(in[i] / step) - zero, 127) : 0);
+        sum += q[i];
       }
-      sums[part] = sum;
+      into.s[block * (kQuantBlock / kSumBlock) + part] = sum;
     }
   }
 }

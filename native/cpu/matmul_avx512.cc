@@ -21,6 +21,11 @@ struct Isa {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Quad*>(quad)));
     return sum;
   }
+  VIVACE_INLINE static Ints dot_pairs(Ints sum, Words w, const uint8_t* pair) {
+    using Pair [[gnu::may_alias]] = int32_t;
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Pair*>(pair)));
+    return sum;
+  }
   VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) {
     return Floats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
   }

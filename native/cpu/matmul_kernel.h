@@ -9,6 +9,7 @@
 //   minimum types  y = fma(fma(dot, scale, minimum * sum), d, y)
 //   half types     y = fma(fma(dot1, scale1, dot0 * scale0), d, y)       (scales of 16 columns)
 // with dot, sum exact integers and d the activation scale: the same bits for any number of rows or tiles.
+// The zero point z of a block of activations adds z * (sum of the weights) to dot.
 #pragma once
 #pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 #include <cstdint>
@@ -71,6 +72,7 @@ struct Q4_1 {
     scale[0] = Isa::halves(head);
     minimum[0] = Isa::halves(head + 32);
   }
+  static constexpr int kTop = 15;  // of a weight byte
   VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
 };
 
@@ -78,7 +80,7 @@ template <class Isa>
 struct Q5_0 {
   static constexpr WeightType kType = WeightType::kQ5_0;
   static constexpr Form kForm = Form::kOffset;
-  static constexpr int kOffset = 16;
+  static constexpr int kTop = 31, kOffset = 16;
   VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
     half_scales<Isa>(head, blocks, scale);
   }
@@ -92,7 +94,7 @@ template <class Isa>
 struct Q8_0 {
   static constexpr WeightType kType = WeightType::kQ8_0;
   static constexpr Form kForm = Form::kOffset;
-  static constexpr int kOffset = 128;
+  static constexpr int kTop = 255, kOffset = 128;
   VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
     half_scales<Isa>(head, blocks, scale);
   }
@@ -115,6 +117,7 @@ struct Q4_K {
       minimum[b] = negative_dmin * field(b + 8);
     });
   }
+  static constexpr int kTop = 15;
   VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
 };
 
@@ -122,7 +125,7 @@ template <class Isa>
 struct Q6_K {
   static constexpr WeightType kType = WeightType::kQ6_K;
   static constexpr Form kForm = Form::kHalves;
-  static constexpr int kOffset = 32;
+  static constexpr int kTop = 63, kOffset = 32;
   VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* first, Floats* second) {
     const Floats d = load<Floats>(head);
     const auto sub_scale = [&](int s) __attribute__((always_inline)) {
@@ -146,9 +149,9 @@ struct Q6_K {
 constexpr int kChunk = 64;                  // most rows between two passes over the weights
 constexpr int64_t kPassBytes = 192 * 1024;  // of weights that several groups of rows read from cache
 
-// What a block of activations brings besides its values, [rows] of each: the scale, then by form the start
-// of the dot product (-offset * sum), the float sum, or the starts of both halves.
-constexpr int factor_words(Form form) { return form == Form::kHalves ? 3 : 2; }
+// What a block of activations brings besides its values, [rows] of each: the scale, the zero point (twice, as 16-bit
+// numbers), then by form the start of the dot product (-offset * sum), the float sum, or the starts of both halves.
+constexpr int factor_words(Form form) { return form == Form::kHalves ? 4 : 3; }
 static_assert(kMostBlockCols / kBlockCols * 4 * factor_words(Form::kHalves) <= kMatmulScratch);
 
 template <class Format>
@@ -156,18 +159,20 @@ VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8
   const int64_t blocks = a.cols / kBlockCols;
   constexpr int kWords = factor_words(Format::kForm);
   for (int r = 0; r < rows; ++r) {
-    const float* d = a.d + (row + r) * blocks;
-    const int32_t* s = a.s + (row + r) * blocks * 2;
+    const float* d = a.quantised.d + (row + r) * blocks;
+    const int32_t* z = a.quantised.z + (row + r) * blocks;
+    const int32_t* s = a.quantised.s + (row + r) * blocks * 2;
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t* at = factors + 4 * (b * kWords * rows + r);
       store(at, d[b]);
+      store(at + 4 * rows, (static_cast<uint32_t>(z[b]) & 0xffffu) * 0x10001u);
       if constexpr (Format::kForm == Form::kMinimum) {
-        store(at + 4 * rows, static_cast<float>(s[2 * b] + s[2 * b + 1]));
+        store(at + 8 * rows, static_cast<float>(s[2 * b] + s[2 * b + 1]));
       } else if constexpr (Format::kForm == Form::kOffset) {
-        store(at + 4 * rows, -Format::kOffset * (s[2 * b] + s[2 * b + 1]));
+        store(at + 8 * rows, -Format::kOffset * (s[2 * b] + s[2 * b + 1]));
       } else {
-        store(at + 4 * rows, -Format::kOffset * s[2 * b]);
-        store(at + 8 * rows, -Format::kOffset * s[2 * b + 1]);
+        store(at + 8 * rows, -Format::kOffset * s[2 * b]);
+        store(at + 12 * rows, -Format::kOffset * s[2 * b + 1]);
       }
     }
   }
@@ -182,19 +187,30 @@ struct Operand {
   const uint8_t* factors;  // this block's
 };
 
-template <class Isa, int kFirst, int kCount, int kRows, class Quad>
-VIVACE_INLINE void dots(const Quad& quad, const Operand<kRows>& a, Ints (&n)[kRows]) {
+// Sums of two bytes each, as pairs of 16-bit numbers.
+VIVACE_INLINE Words byte_pairs(Words bytes) { return (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu); }
+
+// Adds the products of quads kFirst .. kFirst + kCount - 1, zero points included.
+template <class Isa, class Format, int kFirst, int kCount, int kRows>
+VIVACE_INLINE void dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
+  constexpr bool kFits = kCount * Format::kTop <= 255;  // sums of the weights' bytes
+  Words sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
     constexpr int kQuad = kFirst + i;
-    const Words w = quad(kQuad);
+    const Words w = Format::quad(block, kQuad);
+    sums += kFits ? w : byte_pairs(w);
     unroll<kRows>([&](auto r)
                       __attribute__((always_inline)) { n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad); });
   });
+  if constexpr (kFits) sums = byte_pairs(sums);
+  unroll<kRows>([&](auto r)
+                    __attribute__((always_inline)) { n[r] = Isa::dot_pairs(n[r], sums, a.factors + 4 * (kRows + r)); });
 }
 
-template <class Isa, Form kForm, int kRows, class Quad>
-VIVACE_INLINE void accumulate(const Quad& quad, const Floats& scale, const Floats& second, const Operand<kRows>& a,
+template <class Isa, class Format, int kRows>
+VIVACE_INLINE void accumulate(const uint8_t* block, const Floats& scale, const Floats& second, const Operand<kRows>& a,
                               Floats (&y)[kRows]) {
+  constexpr Form kForm = Format::kForm;
   const auto factor = [&](int word, int r)
                           __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
   const auto real = [&](int word, int r) __attribute__((always_inline)) { return splat(load<float>(factor(word, r))); };
@@ -202,23 +218,23 @@ VIVACE_INLINE void accumulate(const Quad& quad, const Floats& scale, const Float
                          __attribute__((always_inline)) { return load<int32_t>(factor(word, r)) - Ints{}; };
   const auto convert = [](Ints n) __attribute__((always_inline)) { return __builtin_convertvector(n, Floats); };
   Ints n[kRows];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(1, r); });
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(2, r); });
   if constexpr (kForm == Form::kHalves) {
     Floats t[kRows];
-    dots<Isa, 0, 4>(quad, a, n);
+    dots<Isa, Format, 0, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       t[r] = convert(n[r]) * scale;
-      n[r] = start(2, r);
+      n[r] = start(3, r);
     });
-    dots<Isa, 4, 4>(quad, a, n);
+    dots<Isa, Format, 4, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       y[r] = Isa::fma(Isa::fma(convert(n[r]), second, t[r]), real(0, r), y[r]);
     });
   } else {
-    dots<Isa, 0, 8>(quad, a, n);
+    dots<Isa, Format, 0, 8>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       const Floats t =
-          kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(1, r)) : convert(n[r]) * scale;
+          kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(2, r)) : convert(n[r]) * scale;
       y[r] = Isa::fma(t, real(0, r), y[r]);
     });
   }
@@ -253,7 +269,7 @@ void multiply_tiles(const PackedMatrix& w, const Activations& a, int row, int ti
   const int blocks = w.cols / kBlockCols;
   for (int tile = tile_begin; tile < tile_end; ++tile) {
     const uint8_t* unit = w.data + tile * w.tile_bytes;
-    Operand<kRows> operand{a.q + int64_t{row} * a.cols, a.cols, factors};
+    Operand<kRows> operand{a.quantised.q + int64_t{row} * a.cols, a.cols, factors};
     Floats y[kRows] = {};
     for (int first = 0; first < blocks; first += kLayout.blocks) {
       Floats scale[kLayout.blocks], second[kLayout.blocks];
@@ -263,9 +279,7 @@ void multiply_tiles(const PackedMatrix& w, const Activations& a, int row, int ti
       for (int b = 0; b < present; ++b) {
         const uint8_t* block = unit + kLayout.bytes(b);
         Isa::template prefetch<kLayout.block_bytes>(block);
-        accumulate<Isa, Format::kForm, kRows>([&](int j)
-                                                  __attribute__((always_inline)) { return Format::quad(block, j); },
-                                              scale[b], second[b], operand, y);
+        accumulate<Isa, Format>(block, scale[b], second[b], operand, y);
         operand.q += kBlockCols;
         operand.factors += 4 * factor_words(Format::kForm) * kRows;
       }

@@ -21,6 +21,13 @@ struct Isa {
     }
     return sum;
   }
+  VIVACE_INLINE static Ints dot_pairs(Ints sum, Words w, const uint8_t* pair) {
+    for (int i = 0; i < 2; ++i) {
+      const Words part = w >> 16 * i & 0xffffu;
+      sum += reinterpret_cast<const Ints&>(part) * int32_t{matmul_kernel::load<int16_t>(pair + 2 * i)};
+    }
+    return sum;
+  }
   VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
   VIVACE_INLINE static Floats halves(const uint8_t* from) {
     Floats values;

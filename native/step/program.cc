@@ -88,6 +88,7 @@ void Program::build() {
       Quantised into;
       into.q = reinterpret_cast<int8_t*>(allocate(rows * widest_ / 4));
       into.d = allocate(rows * widest_ / kQuantBlock);
+      into.z = reinterpret_cast<int32_t*>(allocate(rows * widest_ / kQuantBlock));
       into.s = reinterpret_cast<int32_t*>(allocate(rows * widest_ / kSumBlock));
       return into;
     };
@@ -239,7 +240,7 @@ void Program::absorb(const Op& op, int32_t row, int thread) {
 }
 
 void Program::quantise_row(const float* x, int32_t n, const Quantised& into) {
-  if (n % kQuantBlock == 0) k_.quantise(x, n, into.q, into.d, into.s);
+  if (n % kQuantBlock == 0) k_.quantise(x, n, into);
 }
 
 void Program::norm_row(int32_t row, int thread, const float* weight) {
@@ -276,14 +277,15 @@ bool Program::absorb_last(const Op& op, int thread) {
 Activations Program::activations(int32_t cols, int thread) const {
   if (single()) {
     const Private& own = private_[thread];
-    return {own.normed, widest_, own.quantised.q, own.quantised.d, own.quantised.s, 1, cols};
+    return {own.normed, widest_, own.quantised, 1, cols};
   }
-  return {normed_, widest_, quantised_.q, quantised_.d, quantised_.s, rows_.rows, cols};
+  return {normed_, widest_, quantised_, rows_.rows, cols};
 }
 
-Program::Quantised Program::quantised_row(int64_t row, int32_t n) const {
+Quantised Program::quantised_row(int64_t row, int32_t n) const {
   const int64_t at = row * n;
-  return {quantised_.q + at, quantised_.d + at / kQuantBlock, quantised_.s + at / kSumBlock};
+  const int64_t block = at / kQuantBlock;
+  return {quantised_.q + at, quantised_.d + block, quantised_.z + block, quantised_.s + at / kSumBlock};
 }
 
 // A row of n values becomes an input row of the next product.
@@ -431,10 +433,8 @@ bool Program::head(const Op& op, int thread) {
   const auto wanted = static_cast<int32_t>(rows_.wanted.size());
   if (wanted == 0) return false;
   const Private& own = private_[thread];
-  const Activations a =
-      wanted == 1
-          ? Activations{own.normed, widest_, own.quantised.q, own.quantised.d, own.quantised.s, 1, model_.hidden}
-          : Activations{normed_, widest_, quantised_.q, quantised_.d, quantised_.s, wanted, model_.hidden};
+  const Activations a = wanted == 1 ? Activations{own.normed, widest_, own.quantised, 1, model_.hidden}
+                                    : Activations{normed_, widest_, quantised_, wanted, model_.hidden};
   const Linear* part = &model_.head;
   const int64_t stride = model_.vocab;
   multiply(&part, &rows_.logits, &stride, 1, a, op, thread);

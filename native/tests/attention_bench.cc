@@ -178,7 +178,7 @@ void bench_rows(const Kernels& k) {
   Random random(3);
   Guarded<float> x(random.normals(n)), y(random.normals(n)), out(n), d(n / 32);
   Guarded<int8_t> q(n);
-  Guarded<int32_t> s(n / 16);
+  Guarded<int32_t> z(n / 32), s(n / 16);
   const auto row = [&](const char* name, int count, const std::function<void()>& run) {
     const double time = best_time(20, [&] {
       for (int i = 0; i < 1000; ++i) run();
@@ -189,7 +189,7 @@ void bench_rows(const Kernels& k) {
   row("add", n, [&] { k.add(x.data(), n, out.data()); });
   row("silu_mul", n, [&] { k.silu_mul(x.data(), y.data(), n, out.data()); });
   row("gelu_tanh_mul", n, [&] { k.gelu_tanh_mul(x.data(), y.data(), n, out.data()); });
-  row("quantise", n, [&] { k.quantise(x.data(), n, q.data(), d.data(), s.data()); });
+  row("quantise", n, [&] { k.quantise(x.data(), n, {q.data(), d.data(), z.data(), s.data()}); });
   row("rope", 64, [&] { k.rope(y.data(), y.data() + 32, 32, x.data()); });
   Guarded<uint16_t> cell(2 * 64 * kPage);
   row("append", 64, [&] { k.append(x.data(), y.data(), 64, 5, cell.data(), cell.data() + 64 * kPage); });

@@ -127,70 +127,84 @@ void test_functions_densely(const Kernels& k) {
   }
 }
 
-struct Quantised {
-  explicit Quantised(const Kernels& k, const std::vector<float>& values)
-      : q(values.size()), d(values.size() / kQuantBlock), s(values.size() / kSumBlock) {
+struct Codes {
+  explicit Codes(const Kernels& k, const std::vector<float>& values)
+      : q(values.size()), d(values.size() / kQuantBlock), z(values.size() / kQuantBlock), s(values.size() / kSumBlock) {
     Guarded<float> x(values);
-    k.quantise(x.data(), static_cast<int>(values.size()), q.data(), d.data(), s.data());
+    k.quantise(x.data(), static_cast<int>(values.size()), {q.data(), d.data(), z.data(), s.data()});
   }
   Guarded<int8_t> q;
   Guarded<float> d;
-  Guarded<int32_t> s;
+  Guarded<int32_t> z, s;
 };
+
+// Every code, scale, zero point and sum as the definition gives them.
+void expect_codes(const Kernels& k, const std::vector<float>& x, const char* what) {
+  Codes got(k, x);
+  for (int block = 0; block < static_cast<int>(x.size()) / 32; ++block) {
+    const float* in = x.data() + block * 32;
+    const float greatest = std::max(0.0f, *std::max_element(in, in + 32));
+    const float least = std::min(0.0f, *std::min_element(in, in + 32));
+    const float d = greatest / 255.0f - least / 255.0f;
+    const int z = static_cast<int>(std::nearbyint(least / d)) + 128;
+    expect(got.d[block] == d && got.z[block] == z, label(k, what, block));
+    int sums[2] = {};
+    for (int i = 0; i < 32; ++i) {
+      const int level = static_cast<int>(std::nearbyint(in[i] / d)), q = std::min(level - z, 127);
+      expect(got.q[block * 32 + i] == q, label(k, what, block * 32 + i));
+      expect(q >= -128 && std::abs(double{d} * (q + z) - in[i]) <= 0.5001 * d, label(k, what, block * 32 + i));
+      sums[i / 16] += q + z;
+    }
+    expect(got.s[2 * block] == sums[0] && got.s[2 * block + 1] == sums[1], label(k, what, block));
+  }
+}
 
 void test_quantise(const Kernels& k) {
   Random random(7);
   for (int n : {32, 64, 96, 576, 1536, 8960}) {
     std::vector<float> x = random.normals(n);
     for (int i = 0; i < n; i += 96) x[i] *= 1e4f;
-    Quantised got(k, x);
-    for (int block = 0; block < n / 32; ++block) {
-      float largest = 0;
-      for (int i = 0; i < 32; ++i) largest = std::max(largest, std::abs(x[block * 32 + i]));
-      expect(got.d[block] == largest / 127.0f, label(k, "quantise d", n));
-      for (int i = block * 32; i < block * 32 + 32; ++i) {
-        expect(got.q[i] == std::nearbyint(x[i] / got.d[block]), label(k, "quantise q", n));
-      }
+    for (int i = 32; i < n; i += 96) {  // blocks of one sign
+      for (int j = i; j < i + 32; ++j) x[j] = i % 64 ? std::abs(x[j]) : -5 - std::abs(x[j]);
     }
-    for (int i = 0; i < n / 16; ++i) {
-      int sum = 0;
-      for (int j = 0; j < 16; ++j) sum += got.q[i * 16 + j];
-      expect(got.s[i] == sum, label(k, "quantise s", n));
-    }
+    expect_codes(k, x, "quantise");
   }
   // Values at and beside the borders between levels, for scales all over the range.
   std::vector<float> borders;
   for (int block = 0; block < 4000; ++block) {
-    const float largest = std::ldexp(1.0f + static_cast<float>(random.uniform()), random.below(235) - 115);
-    borders.push_back(block % 2 ? largest : -largest);
-    for (int i = 1; i < 32; ++i) {
-      const float border = (random.below(126) + 0.5f) * (largest / 127.0f);
-      borders.push_back(i % 3 == 0 ? border : std::nextafter(border, i % 3 == 1 ? 0.0f : 2 * largest));
+    const float greatest = std::ldexp(1.0f + static_cast<float>(random.uniform()), random.below(235) - 110);
+    const float least = -greatest * static_cast<float>(random.uniform());
+    const float d = greatest / 255.0f - least / 255.0f;
+    borders.push_back(block % 2 ? greatest : -greatest);
+    borders.push_back(block % 2 ? least : -least);
+    for (int i = 2; i < 32; ++i) {
+      const float border = (random.below(127) + 0.5f) * (block % 2 ? d : -d);
+      borders.push_back(i % 3 == 0 ? border : std::nextafter(border, i % 3 == 1 ? 0.0f : 2 * border));
     }
   }
-  Quantised at_borders(k, borders);
-  for (size_t i = 0; i < borders.size(); ++i) {
-    expect(at_borders.q[i] == std::nearbyint(borders[i] / at_borders.d[i / 32]), label(k, "quantise borders", i));
-  }
+  expect_codes(k, borders, "quantise borders");
   std::vector<float> halves(32, 0.0f);  // ties go to even
-  halves[0] = 127.0f, halves[1] = 0.5f, halves[2] = 1.5f, halves[3] = -2.5f;
-  Quantised ties(k, halves);
-  expect(ties.q[0] == 127 && ties.q[1] == 0 && ties.q[2] == 2 && ties.q[3] == -2, label(k, "quantise ties", 32));
+  halves[0] = 200.0f, halves[1] = 0.5f, halves[2] = 1.5f, halves[3] = -2.5f, halves[4] = -55.0f;
+  Codes ties(k, halves);
+  const int z = ties.z[0];
+  expect(z == 73 && ties.q[0] + z == 200 && ties.q[1] + z == 0 && ties.q[2] + z == 2 && ties.q[3] + z == -2 &&
+             ties.q[4] + z == -55,
+         label(k, "quantise ties", 32));
 
   std::vector<float> special(32 * 5, 0.0f);
   special[32] = kInfinity, special[33] = 1.0f;
   special[64] = kNan, special[65] = -1.0f;
   special[96] = 1e-36f, special[97] = -1e-44f;  // the scale is not a normal number
   special[128] = std::numeric_limits<float>::max(), special[129] = -kNan;
-  Quantised odd(k, special);
+  Codes odd(k, special);
   expect(odd.d[0] == 0.0f && odd.d[1] == kInfinity && std::isnan(odd.d[2]) && odd.d[3] == 0.0f && std::isnan(odd.d[4]),
          label(k, "quantise d of edges", 160));
   for (int i = 0; i < 160; ++i) {
-    expect(odd.q[i] == 0, label(k, "quantise q of edges", 160));
+    expect(odd.q[i] == 0 && odd.z[i / 32] == 0 && odd.s[i / 16] == 0, label(k, "quantise edges", i));
   }
-  for (int i = 0; i < 10; ++i) {
-    expect(odd.s[i] == 0, label(k, "quantise s of edges", 160));
-  }
+  special.assign(32, 0.0f);
+  special[3] = -kInfinity;
+  expect(Codes(k, special).d[0] == kInfinity, label(k, "quantise minus infinity", 32));
 }
 
 void test_rope(const Kernels& k) {

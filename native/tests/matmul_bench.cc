@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
     const int64_t cells = int64_t{most} * shape.cols;
     std::vector<float> f(cells, 0.5f), d(cells / 32, 0.01f), out(int64_t{most} * shape.outputs);
     std::vector<int8_t> q(cells, 3);
-    std::vector<int32_t> s(cells / 16, 48);
+    std::vector<int32_t> z(cells / 32, 3), s(cells / 16, 96);
     std::vector<uint8_t*> scratch;
     for (int t = 0; t < threads; ++t) scratch.push_back(allocate(kMatmulScratch));
     const MatmulFn matmul = avx512::matmul(shape.type);
@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
                 shape.cols, bytes / 1e6, limit, peak, threads);
     double one = 0;
     for (int m : rows) {
-      const Activations a{f.data(), shape.cols, q.data(), d.data(), s.data(), m, shape.cols};
+      const Activations a{f.data(), shape.cols, {q.data(), d.data(), z.data(), s.data()}, m, shape.cols};
       const auto product = [&](int t, int copy) {
         const PackedMatrix w{shape.type, shape.outputs, shape.cols, tile_bytes, arena + copy * bytes};
         matmul(w, a, tiles * t / threads, tiles * (t + 1) / threads, nullptr, out.data(), shape.outputs, scratch[t]);

@@ -168,7 +168,7 @@ struct Case {
   Guarded<uint8_t> stored, packed;
   Guarded<float> f, d, bias;
   Guarded<int8_t> q;
-  Guarded<int32_t> s;
+  Guarded<int32_t> z, s;
   PackedMatrix matrix;
   Activations activations;
 
@@ -184,6 +184,7 @@ struct Case {
         d(name + " d", m * (k / 32)),
         bias(name + " bias", n),
         q(name + " q", m * k),
+        z(name + " z", m * (k / 32)),
         s(name + " s", m * (k / 16)) {
     const int64_t row_bytes = stored_row_bytes(info.type, cols), tile_bytes = packed_tile_bytes(info.type, cols);
     if (tile_bytes % 64 != 0) fail(name + ": tile is not a multiple of 64 bytes");
@@ -198,31 +199,35 @@ struct Case {
     }
     std::normal_distribution<float> normal;
     for (int i = 0; i < rows * (cols + 3); ++i) f[i] = normal(generator);
-    for (int i = 0; i < rows * cols; ++i) q[i] = static_cast<int8_t>(static_cast<int>(generator() % 255) - 127);
+    for (int i = 0; i < rows * cols; ++i) q[i] = static_cast<int8_t>(generator());
+    for (int i = 0; i < rows * (cols / 32); ++i) z[i] = static_cast<int>(generator() % 256) - 127;
     for (int i = 0; i < std::min(rows * cols, 64); ++i) q[i] = 127;  // the largest dot products
+    for (int i = 0; i < std::min(rows * (cols / 32), 2); ++i) z[i] = 128;
     for (int i = 0; i < rows * (cols / 32); ++i) d[i] = std::abs(normal(generator)) * 0.01f;
     for (int i = 0; i < rows * (cols / 16); ++i) {
-      s[i] = 0;
+      s[i] = 16 * z[i / 2];
       for (int j = 0; j < 16; ++j) s[i] += q[16 * i + j];
     }
     for (int i = 0; i < outputs; ++i) bias[i] = normal(generator);
     matrix = {info.type, outputs, cols, tile_bytes, packed.data()};
-    activations = {f.data(), cols + 3, q.data(), d.data(), s.data(), rows, cols};
+    activations = {f.data(), cols + 3, {q.data(), d.data(), z.data(), s.data()}, rows, cols};
   }
 
   int tiles() const { return (outputs + 15) / 16; }
 
   double activation(int row, int k) {
     if (is_float(info)) return f[row * (cols + 3) + k];
-    return double{d[row * (cols / 32) + k / 32]} * q[row * cols + k];
+    const int block = row * (cols / 32) + k / 32;
+    return double{d[block]} * (q[row * cols + k] + z[block]);
   }
 
   Activations first_rows(int begin, int count) {
     Activations a = activations;
     a.f += begin * a.f_stride;
-    a.q += begin * cols;
-    a.d += begin * (cols / 32);
-    a.s += begin * (cols / 16);
+    a.quantised.q += begin * cols;
+    a.quantised.d += begin * (cols / 32);
+    a.quantised.z += begin * (cols / 32);
+    a.quantised.s += begin * (cols / 16);
     a.rows = count;
     return a;
   }

@@ -9,18 +9,24 @@ namespace vivace {
 
 constexpr int kPage = 64;          // tokens of a cache page
 constexpr int kChunk = 256;        // key ordinals of an attention chunk
-constexpr int kQuantBlock = 32;    // activations that share one scale
+constexpr int kQuantBlock = 32;    // activations that share one scale and one zero point
 constexpr int kSumBlock = 16;      // activations that share one sum
 
-// Rows of activations. Integer products read q, d and s; products with F32/F16/BF16 weights read f.
+// Quantised activations: x = d * (q + z), with q over the whole of its range from the least to the greatest of a block.
+struct Quantised {
+  int8_t* q;  // [rows][cols]
+  float* d;  // [rows][cols / 32] scales
+  int32_t* z;  // [rows][cols / 32] zero points, -127..128
+  int32_t* s;  // [rows][cols / 16] sums of q + z
+};
+
+// Rows of activations. Integer products read the quantised form; products with F32/F16/BF16 weights read f.
 struct Activations {
-  const float* f;      // [rows][f_stride]
+  const float* f;  // [rows][f_stride]
   int64_t f_stride;
-  const int8_t* q;     // [rows][cols]
-  const float* d;      // [rows][cols / 32] scales
-  const int32_t* s;    // [rows][cols / 16] sums of q
+  Quantised quantised;  // when cols is a multiple of 32
   int32_t rows;
-  int32_t cols;        // K; q, d, s exist when it is a multiple of 32
+  int32_t cols;  // K
 };
 
 // out[r * out_stride + n] = sum_k w[n][k] * a[r][k] (+ bias[n]) for n in tiles [tile_begin, tile_end), r < rows.
@@ -32,20 +38,20 @@ using MatmulFn = void (*)(const PackedMatrix& w, const Activations& a, int32_t t
 // One chunk of keys for `queries` query vectors that share one KV head.
 // Cache cell of (layer, head, page): keys as [dim][64] then values as [64][dim], 16-bit floats (IEEE half).
 struct AttendChunk {
-  int32_t dim;                      // a multiple of 16
-  int32_t queries;                  // >= 1
-  const float* q;                   // [queries][dim], already multiplied by the softmax scale
+  int32_t dim;  // a multiple of 16
+  int32_t queries;  // >= 1
+  const float* q;  // [queries][dim], already multiplied by the softmax scale
   const uint16_t* k[kChunk / kPage];  // key block of each page of the chunk; null when the page is not touched
   const uint16_t* v[kChunk / kPage];
-  const int32_t* first;             // [queries] first visible ordinal within the chunk, 0..256
-  const int32_t* last;              // [queries] one past the last visible ordinal; first >= last: nothing visible
-  const float* bias;                // [queries][256] added to the logits, or null
-  float softcap;                    // 0: none; else logit = softcap * tanh(logit / softcap)
-  float* max;                       // [queries] out: chunk maximum, -inf when nothing is visible
-  float* sum;                       // [queries] out: sum of exp(logit - max)
-  float* out;                       // [queries][dim] out: sum of exp(logit - max) * value
-  float* prob;                      // [queries][256] out: exp(logit - max), 0 where masked; or null
-  const uint16_t* next;             // a key block that is read soon after, to prefetch; or null
+  const int32_t* first;  // [queries] first visible ordinal within the chunk, 0..256
+  const int32_t* last;  // [queries] one past the last visible ordinal; first >= last: nothing visible
+  const float* bias;  // [queries][256] added to the logits, or null
+  float softcap;  // 0: none; else logit = softcap * tanh(logit / softcap)
+  float* max;  // [queries] out: chunk maximum, -inf when nothing is visible
+  float* sum;  // [queries] out: sum of exp(logit - max)
+  float* out;  // [queries][dim] out: sum of exp(logit - max) * value
+  float* prob;  // [queries][256] out: exp(logit - max), 0 where masked; or null
+  const uint16_t* next;  // a key block that is read soon after, to prefetch; or null
 };
 
 struct Kernels {
@@ -55,13 +61,14 @@ struct Kernels {
 
   // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i].   out may alias x.
   void (*rms_norm)(const float* x, const float* w, float eps, int32_t n, float* out);
-  void (*add)(const float* x, int32_t n, float* io);             // io += x
-  void (*scale)(float factor, int32_t n, float* io);             // io *= factor
+  void (*add)(const float* x, int32_t n, float* io);  // io += x
+  void (*scale)(float factor, int32_t n, float* io);  // io *= factor
   void (*silu_mul)(const float* gate, const float* up, int32_t n, float* out);
   void (*gelu_tanh_mul)(const float* gate, const float* up, int32_t n, float* out);
-  void (*softcap)(float cap, int32_t n, float* io);              // io = cap * tanh(io / cap)
-  // Blocks of 32: d = max|x| / 127, q = round_to_nearest_even(x / d), s = sums of 16 q. n is a multiple of 32.
-  void (*quantise)(const float* x, int32_t n, int8_t* q, float* d, int32_t* s);
+  void (*softcap)(float cap, int32_t n, float* io);  // io = cap * tanh(io / cap)
+  // A row of n values, a multiple of 32. With least and greatest of a block and 0: d = (greatest - least) / 255,
+  // z = round(least / d) + 128, q = min(round(x / d) - z, 127); rounds to nearest even.
+  void (*quantise)(const float* x, int32_t n, const Quantised& into);
   // Half-split rotation: (x[i], x[i+half]) by the angle whose cos/sin are given, i < half.
   void (*rope)(const float* cos, const float* sin, int32_t half, float* io);
   // Stores one key and one value row at `slot` (0..63) of a cell: key strided by 64, value contiguous.
@@ -82,7 +89,7 @@ struct Kernels {
 
 const Kernels& portable_kernels();
 const Kernels* avx512_kernels();  // null when not compiled in or the processor lacks AVX-512 VNNI
-const Kernels* avx2_kernels();    // null when not compiled in or the processor lacks AVX2
+const Kernels* avx2_kernels();  // null when not compiled in or the processor lacks AVX2
 
 // The best kernels this processor runs, or those that `isa` names ("portable", "avx2", "avx512"); null when it cannot.
 const Kernels* select_kernels(const char* isa);

@@ -127,11 +127,6 @@ class Program {
   std::vector<int64_t> op_ns;  // per operation, summed over runs while timing
 
  private:
-  struct Quantised {
-    int8_t* q;
-    float* d;
-    int32_t* s;
-  };
   // Buffers of one row that each thread keeps for itself when a step has a single row.
   struct Private {
     float *hidden, *normed, *query, *attended;

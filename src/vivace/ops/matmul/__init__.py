@@ -24,8 +24,8 @@ def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
 def reference(axes: Axes, inputs: Inputs) -> Outputs:
     a: Array = inputs["a"].astype(np.float64)
     if axes["type"] not in FLOAT_TYPES:
-        q, d, _ = quantise_rows(inputs["a"])
-        a = q.astype(np.float64) * d.astype(np.float64).repeat(32, axis=1)
+        q, d, z, _ = quantise_rows(inputs["a"])
+        a = (q + z.repeat(32, axis=1)) * d.astype(np.float64).repeat(32, axis=1)
     out = a @ dequantise(axes["type"], inputs["weights"], axes["cols"]).astype(np.float64).T
     return (out + inputs["bias"] if "bias" in inputs else out,)
 

@@ -1,4 +1,4 @@
-"""Rows to int8 in blocks of 32: scales d = max|x| / 127, codes x / d to nearest even, sums of 16 codes."""
+"""Rows to int8 in blocks of 32 with a zero point: x = scale * (code + zero point), codes over the whole range."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ BLOCK = 32
 SUM_BLOCK = 16
 
 
-def quantise_rows(x: NDArray[np.float32]) -> tuple[Array, Array, Array]:
-    """float32 [m, n] to codes int8 [m, n], scales float32 [m, n / 32], sums int32 [m, n / 16]."""
+def quantise_rows(x: NDArray[np.float32]) -> tuple[Array, Array, Array, Array]:
+    """float32 [m, n] to codes q int8 [m, n], scales d float32 and zero points z int32 [m, n / 32], and the sums of
+    q + z, int32 [m, n / 16].
+
+    With least and greatest of a block and 0: d = (greatest - least) / 255, z = round(least / d) + 128,
+    q = min(round(x / d) - z, 127), to nearest even.
+    """
     blocks = x.reshape(len(x), -1, BLOCK)
-    d = np.abs(blocks).max(axis=2) / np.float32(127)
-    inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d > 0)
-    q = np.rint(blocks * inverse[:, :, None]).astype(np.int8).reshape(x.shape)
-    return q, d, q.reshape(len(x), -1, SUM_BLOCK).sum(axis=2, dtype=np.int32)
+    greatest, least = np.maximum(blocks.max(axis=2), 0), np.minimum(blocks.min(axis=2), 0)
+    d = greatest / np.float32(255) - least / np.float32(255)
+    by = np.where(d > 0, d, np.float32(1))
+    z = np.where(d > 0, np.rint(least / by) + 128, 0).astype(np.int32)
+    levels = np.minimum(np.rint(blocks / by[:, :, None]).astype(np.int32), z[:, :, None] + 127)
+    q = (levels - z[:, :, None]).astype(np.int8).reshape(x.shape)
+    return q, d, z, levels.reshape(len(x), -1, SUM_BLOCK).sum(axis=2, dtype=np.int32)
 
 
 def inputs(axes: Axes, random: np.random.Generator) -> Inputs:
     x = random.standard_normal((axes["m"], axes["n"])).astype(np.float32)
+    x += random.uniform(-3, 3, (axes["m"], axes["n"] // BLOCK)).astype(np.float32).repeat(BLOCK, axis=1)
     x *= np.exp(random.uniform(-8, 8, (axes["m"], axes["n"] // BLOCK))).astype(np.float32).repeat(BLOCK, axis=1)
     x[axes["m"] // 2, :BLOCK] = 0  # a block of zeros
     return {"x": x}
@@ -37,11 +46,11 @@ OP = Op(
     axes=("m", "n"),
     inputs=inputs,
     reference=reference,
-    outputs=("q", "d", "s"),
-    tolerances=(0, 0, 0),
+    outputs=("q", "d", "z", "s"),
+    tolerances=(0, 0, 0, 0),
     cases=tuple({"m": m, "n": n} for m in (1, 3, 16) for n in (32, 96, 576, 896, 1536)),
     bench=({"m": 1, "n": 1536}, {"m": 64, "n": 8960}),
-    bytes=lambda axes: axes["m"] * (5 * axes["n"] + 4 * axes["n"] // BLOCK + 4 * axes["n"] // SUM_BLOCK),
+    bytes=lambda axes: axes["m"] * (5 * axes["n"] + 8 * axes["n"] // BLOCK + 4 * axes["n"] // SUM_BLOCK),
     flops=lambda axes: 4 * axes["m"] * axes["n"],
     row_inputs=("x",),
 )
