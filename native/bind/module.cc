@@ -142,13 +142,14 @@ void address_field(nb::class_<Class>& cls, const char* name, Member* Owner::* fi
 }
 
 // One step's rows from NumPy arrays that the caller keeps alive until the run has ended.
-// `tables` int64 [sequences, 2]: addresses of page ids and of positions. `lists` (or None): for each sequence the
-// address of an int64 [lists, 3] array (page ids, positions, shift), or 0.
+// `tables` int64 [sequences, 3]: addresses of page ids and of positions, and the number of keys before the step.
+// `lists` (or None): for each sequence the address of an int64 [lists, 5] array (page ids, positions, shift, biases,
+// number of biases), or 0. `layer_mask` bool [rows, layers], or None.
 void begin(Program& program, In<int32_t> tokens, std::optional<In<float>> vectors, In<int32_t> positions,
            In<int32_t> sequence, In<int32_t> slot, In<int32_t> visible, std::optional<In<int32_t>> tail,
            std::optional<In<int32_t>> tail_begin, In<int64_t> tables, std::optional<In<int64_t>> lists,
-           In<int32_t> wanted, In<float> logits) {
-  static_assert(sizeof(KeyList) == 24);
+           std::optional<In<bool>> layer_mask, In<int32_t> wanted, In<float> logits) {
+  static_assert(sizeof(KeyList) == 40);
   Rows rows;
   rows.rows = static_cast<int32_t>(positions.size());
   rows.tokens = tokens.data();
@@ -159,11 +160,13 @@ void begin(Program& program, In<int32_t> tokens, std::optional<In<float>> vector
   rows.visible = visible.data();
   rows.tail = tail ? tail->data() : nullptr;
   rows.tail_begin = tail_begin ? tail_begin->data() : nullptr;
+  rows.layer_mask = layer_mask ? reinterpret_cast<const uint8_t*>(layer_mask->data()) : nullptr;
   const int64_t* table = tables.data();
-  for (size_t i = 0; i < tables.size() / 2; ++i) {
+  for (size_t i = 0; i < tables.size() / 3; ++i) {
     Sequence s;
-    s.shared.pages = reinterpret_cast<const int32_t*>(table[2 * i]);
-    s.shared.positions = reinterpret_cast<const int32_t*>(table[2 * i + 1]);
+    s.shared.pages = reinterpret_cast<const int32_t*>(table[3 * i]);
+    s.shared.positions = reinterpret_cast<const int32_t*>(table[3 * i + 1]);
+    s.base = static_cast<int32_t>(table[3 * i + 2]);
     if (lists && lists->data()[i]) s.lists = reinterpret_cast<const KeyList*>(lists->data()[i]);
     rows.sequences.push_back(s);
   }
@@ -405,7 +408,7 @@ NB_MODULE(_native, m) {
           },
           nb::keep_alive<1, 2>())
       .def("begin", &begin, "tokens"_a, "vectors"_a.none(), "positions"_a, "sequence"_a, "slot"_a, "visible"_a,
-           "tail"_a.none(), "tail_begin"_a.none(), "tables"_a, "lists"_a.none(), "wanted"_a, "logits"_a)
+           "tail"_a.none(), "tail_begin"_a.none(), "tables"_a, "lists"_a.none(), "layer_mask"_a.none(), "wanted"_a, "logits"_a)
       .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("op_count", &Program::op_count)
       .def("layer_begin", &Program::layer_begin)
@@ -434,6 +437,8 @@ NB_MODULE(_native, m) {
            })
       .def("read_hidden", [](Program& self, uintptr_t out) { self.read_hidden(reinterpret_cast<float*>(out)); })
       .def("write_hidden", [](Program& self, uintptr_t in) { self.write_hidden(reinterpret_cast<const float*>(in)); })
+      .def("read_query", [](Program& self, uintptr_t out) { self.read_query(reinterpret_cast<float*>(out)); })
+      .def("write_query", [](Program& self, uintptr_t in) { self.write_query(reinterpret_cast<const float*>(in)); })
       .def_rw("timing", &Program::timing)
       .def_rw("op_ns", &Program::op_ns);
 }

@@ -126,14 +126,15 @@ void Program::begin(Rows rows) {
   if (static_cast<int>(private_.size()) < pool_.threads())
     throw std::logic_error("rebuild the program for more threads");
   rows_ = std::move(rows);
-  tails_ = rows_.tail_begin != nullptr;
   width_ = pool_.width();
   fresh_op_ = layer_begin_[0];
   next_op_ = 0;
   stream_set_ = false;
   stats_.resize(rows_.wanted.size());
   waited_.assign(width_, 0);
-  prepare_blocks();
+  const size_t stat_chunks = rows_.wanted.size() * ((model_.vocab + kStatChunk - 1) / kStatChunk);
+  if (chunk_stats_.size() < stat_chunks) chunk_stats_.resize(stat_chunks);
+  choose_rows();
 }
 
 void Program::clear_taps() { std::fill(taps_.begin(), taps_.end(), LayerTaps{}); }
@@ -156,6 +157,7 @@ void Program::run(int32_t first, int32_t last) {
         int64_t waited = 0, then = program->timing && thread == 0 ? now_ns() : 0;
         for (int32_t i = from; i < to; ++i) {
           const Op& op = program->ops_[i];
+          if (program->idle(op)) continue;
           if ((program->*op.fn)(op, thread)) waited += program->barrier_.arrive_and_wait(program->width_);
           if (program->timing && thread == 0) {
             const int64_t now = now_ns();
@@ -171,25 +173,28 @@ void Program::run(int32_t first, int32_t last) {
   pool_.report(width_, now_ns() - start, *std::max_element(waited_.begin(), waited_.end()));
 }
 
-const float* Program::branch_norm(int32_t op) const {
-  const OpFn fn = ops_[op].fn;
-  const int32_t layer = ops_[op].layer;
-  if (fn == &Program::mix_feed_forward) return model_.layers[layer].post_attention_norm;
-  return layer == 0 ? nullptr : model_.layers[layer - 1].post_feed_forward_norm;
+const float* Program::branch_norm(const Op& op) const {
+  const Layer& layer = model_.layers[branch_layer(op)];
+  return op.fn == &Program::mix_feed_forward ? layer.post_attention_norm : layer.post_feed_forward_norm;
 }
 
 void Program::read_hidden(float* out) {
   const OpFn fn = next_op_ < op_count() ? ops_[next_op_].fn : nullptr;
   if (fn != &Program::mix_attention && fn != &Program::mix_feed_forward && fn != &Program::absorb_last)
     throw std::invalid_argument("the residual stream can be read only before a norm");
-  for (int32_t row = 0; row < rows_.rows; ++row) {
-    if (!stream_set_ && next_op_ != fresh_op_) {
-      Op op = ops_[next_op_];
-      absorb(op, row, 0);
-    }
-    std::memcpy(out + int64_t{row} * model_.hidden, hidden_row(row, 0), model_.hidden * sizeof(float));
+  if (!stream_set_ && next_op_ != fresh_op_) {
+    pool_.run(
+        width_,
+        [](void* context, int thread, int) {
+          auto& program = *static_cast<Program*>(context);
+          const Op& op = program.ops_[program.next_op_];
+          program.each_row(thread, [&](int32_t row) { program.absorb(op, row, thread); });
+        },
+        this);
   }
-  write_hidden(out);
+  for (int32_t row = 0; row < rows_.rows; ++row)
+    std::memcpy(out + int64_t{row} * model_.hidden, hidden_row(row, 0), model_.hidden * sizeof(float));
+  stream_set_ = true;
 }
 
 void Program::write_hidden(const float* in) {
@@ -200,6 +205,29 @@ void Program::write_hidden(const float* in) {
     std::memcpy(hidden_, in, bytes * rows_.rows);
   }
   stream_set_ = true;
+}
+
+int32_t Program::next_attend() const {
+  if (next_op_ == op_count() || ops_[next_op_].fn != &Program::attend)
+    throw std::invalid_argument("the queries of a layer can be read only before its attention");
+  return ops_[next_op_].layer;
+}
+
+void Program::read_query(float* out) {
+  const int32_t index = next_attend();
+  const LayerRows& in = in_layer(index);
+  const int64_t width = int64_t{model_.layers[index].heads} * model_.layers[index].head_dim;
+  for (int32_t at = 0; at < in.rows; ++at)
+    std::memcpy(out + in.step_row(at) * width, query_row(at, 0), width * sizeof(float));
+}
+
+void Program::write_query(const float* values) {
+  const int32_t index = next_attend();
+  const LayerRows& in = in_layer(index);
+  const int64_t width = int64_t{model_.layers[index].heads} * model_.layers[index].head_dim;
+  for (int thread = 0; thread < (single() ? width_ : 1); ++thread)
+    for (int32_t at = 0; at < in.rows; ++at)
+      std::memcpy(query_row(at, thread), values + in.step_row(at) * width, width * sizeof(float));
 }
 
 float* Program::hidden_row(int32_t row, int thread) {
@@ -225,12 +253,12 @@ bool Program::embed(const Op&, int thread) {
 // Adds the branch that the last product left in y_ to the residual stream.
 void Program::absorb(const Op& op, int32_t row, int thread) {
   float* x = hidden_row(row, thread);
-  if (op.index != fresh_op_) {
-    const float* y = y_ + int64_t{row} * model_.hidden;
-    if (const float* weight = branch_norm(op.index)) {
-      float* normed = single() ? private_[thread].normed : normed_ + int64_t{row} * widest_;
-      k_.rms_norm(y, weight, model_.eps, model_.hidden, normed);
-      y = normed;
+  const int32_t at = op.index == fresh_op_ ? -1 : in_layer(branch_layer(op)).place_of(row);
+  if (at >= 0) {
+    const float* y = y_ + int64_t{at} * model_.hidden;
+    if (const float* weight = branch_norm(op)) {
+      k_.rms_norm(y, weight, model_.eps, model_.hidden, private_[thread].normed);
+      y = private_[thread].normed;
     }
     k_.add(y, model_.hidden, x);
   }
@@ -243,30 +271,35 @@ void Program::quantise_row(const float* x, int32_t n, const Quantised& into) {
   if (n % kQuantBlock == 0) k_.quantise(x, n, into);
 }
 
-void Program::norm_row(int32_t row, int thread, const float* weight) {
+// The norm of a row of the step becomes input row `at` of the next product.
+void Program::norm_row(int32_t row, int32_t at, int thread, const float* weight) {
   const int32_t n = model_.hidden;
   if (single()) {
     Private& own = private_[thread];
     k_.rms_norm(own.hidden, weight, model_.eps, n, own.normed);
     quantise_row(own.normed, n, own.quantised);
   } else {
-    float* normed = normed_ + int64_t{row} * widest_;
+    float* normed = normed_ + int64_t{at} * widest_;
     k_.rms_norm(hidden_row(row, thread), weight, model_.eps, n, normed);
-    quantise_row(normed, n, quantised_row(row, n));
+    quantise_row(normed, n, quantised_row(at, n));
   }
 }
 
 bool Program::mix_attention(const Op& op, int thread) {
+  const LayerRows& in = in_layer(op.layer);
   return each_row(thread, [&](int32_t row) {
     absorb(op, row, thread);
-    norm_row(row, thread, model_.layers[op.layer].attention_norm);
+    const int32_t at = in.place_of(row);
+    if (at >= 0) norm_row(row, at, thread, model_.layers[op.layer].attention_norm);
   });
 }
 
 bool Program::mix_feed_forward(const Op& op, int thread) {
-  return each_row(thread, [&](int32_t row) {
+  const LayerRows& in = in_layer(op.layer);
+  return each_of(in.rows, thread, [&](int32_t at) {
+    const int32_t row = in.step_row(at);
     absorb(op, row, thread);
-    norm_row(row, thread, model_.layers[op.layer].feed_forward_norm);
+    norm_row(row, at, thread, model_.layers[op.layer].feed_forward_norm);
   });
 }
 
@@ -274,12 +307,12 @@ bool Program::absorb_last(const Op& op, int thread) {
   return each_row(thread, [&](int32_t row) { absorb(op, row, thread); });
 }
 
-Activations Program::activations(int32_t cols, int thread) const {
+Activations Program::activations(int32_t rows, int32_t cols, int thread) const {
   if (single()) {
     const Private& own = private_[thread];
     return {own.normed, widest_, own.quantised, 1, cols};
   }
-  return {normed_, widest_, quantised_, rows_.rows, cols};
+  return {normed_, widest_, quantised_, rows, cols};
 }
 
 Quantised Program::quantised_row(int64_t row, int32_t n) const {
@@ -298,7 +331,7 @@ void Program::take_row(const float* x, int32_t row, int32_t n, int thread) {
 
 bool Program::quantise_attended(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
-  return each_row(thread, [&](int32_t row) {
+  return each_of(in_layer(op.layer).rows, thread, [&](int32_t row) {
     const float* x = single() ? private_[thread].attended : attended_ + int64_t{row} * attended_width_;
     take_row(x, row, layer.heads * layer.head_dim, thread);
   });
@@ -306,7 +339,7 @@ bool Program::quantise_attended(const Op& op, int thread) {
 
 bool Program::quantise_gated(const Op& op, int thread) {
   const int32_t n = model_.layers[op.layer].feed_forward;
-  return each_row(thread, [&](int32_t row) { take_row(gate_ + int64_t{row} * gated_width_, row, n, thread); });
+  return each_of(in_layer(op.layer).rows, thread, [&](int32_t row) { take_row(gate_ + int64_t{row} * gated_width_, row, n, thread); });
 }
 
 // Splits the tiles of several matrices over the threads: one contiguous stream a thread for few rows (bound by
@@ -362,7 +395,7 @@ bool Program::project(const Op& op, int thread) {
   float* k = qkv_ + layer.heads * layer.head_dim;
   float* outs[] = {qkv_, k, k + layer.kv_heads * layer.head_dim};
   const int64_t strides[] = {qkv_width_, qkv_width_, qkv_width_};
-  multiply(parts, outs, strides, 3, activations(model_.hidden, thread), op, thread);
+  multiply(parts, outs, strides, 3, activations(in_layer(op.layer).rows, model_.hidden, thread), op, thread);
   return true;
 }
 
@@ -370,14 +403,14 @@ bool Program::output(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
   const Linear* part = &layer.o;
   const int64_t stride = model_.hidden;
-  multiply(&part, &y_, &stride, 1, activations(layer.heads * layer.head_dim, thread), op, thread);
+  multiply(&part, &y_, &stride, 1, activations(in_layer(op.layer).rows, layer.heads * layer.head_dim, thread), op, thread);
   return true;
 }
 
 // A thread multiplies the same tiles of gate and up, so it can apply the activation to them without meeting others.
 bool Program::gate_up(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
-  const Activations a = activations(model_.hidden, thread);
+  const Activations a = activations(in_layer(op.layer).rows, model_.hidden, thread);
   const int32_t tiles = (layer.feed_forward + kTileRows - 1) / kTileRows;
   uint8_t* scratch = private_[thread].scratch;
   const auto mul = layer.gelu ? k_.gelu_tanh_mul : k_.silu_mul;
@@ -404,7 +437,7 @@ bool Program::down(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
   const Linear* part = &layer.down;
   const int64_t stride = model_.hidden;
-  multiply(&part, &y_, &stride, 1, activations(layer.feed_forward, thread), op, thread);
+  multiply(&part, &y_, &stride, 1, activations(in_layer(op.layer).rows, layer.feed_forward, thread), op, thread);
   return true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,11 +54,14 @@ struct KeyList {
   const int32_t* pages = nullptr;
   const int32_t* positions = nullptr;  // of each ordinal
   int32_t shift = 0;                   // its length less the sequence's
+  const float* bias = nullptr;         // added to the logits of its ordinals below `biased`
+  int32_t biased = 0;
 };
 
 struct Sequence {
   KeyList shared;
   const KeyList* lists = nullptr;  // [sum of kv_heads over layers]; pages null: the shared list. Null: all shared
+  int32_t base = 0;                // keys before this step; rows with slots from here on bring new ones
 };
 
 // One step's rows. Ordinals count in the sequence's shared list; a ragged list shifts them.
@@ -72,6 +76,7 @@ struct Rows {
   const int32_t* tail_begin =
       nullptr;  // [rows + 1] and then those at tail[tail_begin[r] .. tail_begin[r + 1]); or null
   const int32_t* tail = nullptr;
+  const uint8_t* layer_mask = nullptr;  // [rows][layers] 0: the row passes the layer unchanged; null: none does
   std::vector<Sequence> sequences;
   std::vector<int32_t> wanted;  // rows whose logits are wanted
   float* logits = nullptr;      // [wanted][vocab]
@@ -122,6 +127,9 @@ class Program {
   // The residual stream with everything added, [rows][hidden], and its replacement between two runs.
   void read_hidden(float* out);
   void write_hidden(const float* in);
+  // The same for the rotated queries, [rows][heads][dim], before the layer's "attend". Rows that skip it are left out.
+  void read_query(float* out);
+  void write_query(const float* in);
 
   bool timing = false;
   std::vector<int64_t> op_ns;  // per operation, summed over runs while timing
@@ -135,14 +143,40 @@ class Program {
     uint8_t* cells;              // pages gathered in ordinal order
     uint8_t* scratch;            // of the products
   };
-  struct Block {  // consecutive rows of one sequence that attend together
-    int32_t row, rows;
+  struct Block {  // consecutive rows of one sequence that attend together; where there are tails, each row's keys are
+    int32_t row, rows;  // the first of the next one's
+  };
+  // The rows that run a layer, packed, and what each of them sees there: a key that a row did not write is in no list.
+  struct LayerRows {
+    int32_t rows = 0;
+    const int32_t* row = nullptr;    // [rows] index in the step; null: the same
+    const int32_t* place = nullptr;  // [rows of the step] index here, -1: not here; null: the same
+    const int32_t *positions = nullptr, *sequence = nullptr, *slot = nullptr;  // [rows], as in Rows
+    const int32_t *visible = nullptr, *tail_begin = nullptr, *tail = nullptr;
+    std::vector<Block> blocks;
+    std::vector<int64_t> block_partial;  // floats of partial results before each block
+
+    int32_t tail_length(int32_t at) const { return tail_begin ? tail_begin[at + 1] - tail_begin[at] : 0; }
+    int32_t step_row(int32_t at) const { return row ? row[at] : at; }
+    int32_t place_of(int32_t step_row) const { return place ? place[step_row] : step_row; }
+  };
+  struct SomeRows : LayerRows {  // with arrays of its own
+    std::vector<int32_t> row_, place_, positions_, sequence_, slot_, visible_, tail_begin_, tail_;
   };
 
   void build();
   void add(const char* name, OpFn fn, int32_t layer);
   float* allocate(int64_t floats);
-  void prepare_blocks();
+  void choose_rows();
+  void select_rows(int32_t layer, SomeRows& into) const;
+  void prepare_blocks(LayerRows& in);
+  bool continues(const LayerRows& in, int32_t at) const;
+  const LayerRows& in_layer(int32_t layer) const { return *layer_rows_[layer]; }
+  // A layer that no row runs still adds the branch of the layer below, which taps and edits see.
+  bool idle(const Op& op) const {
+    return rows_.layer_mask && op.index >= layer_begin_.front() && op.index < layer_begin_.back() &&
+           op.fn != &Program::mix_attention && in_layer(op.layer).rows == 0;
+  }
   void combine_stats();
   bool single() const { return rows_.rows == 1; }
   int64_t claim(const Op& op) { return claims_[op.index].value.fetch_add(1, std::memory_order_relaxed); }
@@ -165,21 +199,29 @@ class Program {
   bool logit_stats(const Op&, int);
 
   void absorb(const Op& op, int32_t row, int thread);
-  const float* branch_norm(int32_t op) const;
-  void norm_row(int32_t row, int thread, const float* weight);
+  int32_t branch_layer(const Op& op) const { return op.fn == &Program::mix_feed_forward ? op.layer : op.layer - 1; }
+  const float* branch_norm(const Op& op) const;
+  void norm_row(int32_t row, int32_t at, int thread, const float* weight);
   Quantised quantised_row(int64_t row, int32_t n) const;
   void take_row(const float* x, int32_t row, int32_t n, int thread);
   void quantise_row(const float* x, int32_t n, const Quantised& into);
   template <class Each>
-  bool each_row(int thread, Each each);
+  bool each_of(int32_t rows, int thread, Each each);
+  template <class Each>
+  bool each_row(int thread, Each each) {
+    return each_of(rows_.rows, thread, each);
+  }
   void multiply(const Linear* const* parts, float* const* outs, const int64_t* strides, int count, const Activations& a,
                 const Op& op, int thread);
-  Activations activations(int32_t cols, int thread) const;
+  Activations activations(int32_t rows, int32_t cols, int thread) const;
   float* hidden_row(int32_t row, int thread);
+  // From here on rows are counted in the layer (LayerRows).
   float* query_row(int32_t row, int thread);
+  int32_t next_attend() const;
   const KeyList& keys(int32_t row, int32_t layer, int32_t head) const;
-  int32_t first_visible(const Layer& layer, const KeyList& list, int32_t row) const;
-  int32_t total_visible(const KeyList& list, int32_t row) const;
+  int32_t first_visible(int32_t layer, const KeyList& list, int32_t row) const;
+  int32_t total_visible(int32_t layer, const KeyList& list, int32_t row) const;
+  int32_t longest_list(const LayerRows& in, const Block& block) const;
   void append_row(int32_t layer, int32_t row, int32_t head, int thread);
   struct ChunkResult {
     float *max, *sum, *out;
@@ -192,8 +234,9 @@ class Program {
   void attend_chunk(int32_t layer, const Block& block, int32_t head, int32_t chunk, const ChunkResult& into,
                     int thread);
   void attend_whole(int32_t layer, const Block& block, int32_t head, int thread);
-  void gather_cells(const Layer& layer, const KeyList& list, int32_t head, int32_t row, int32_t chunk, int32_t total,
-                    int thread, AttendChunk& args);
+  void gather_cells(int32_t layer, const KeyList& list, int32_t head, int32_t row, int32_t chunk, int thread,
+                    AttendChunk& args);
+  void gather_biases(int32_t layer, const KeyList& list, int32_t row, int32_t chunk, int32_t queries, float* out) const;
   void finish_block(int32_t layer, const Block& block, int32_t head, const ChunkResult& running, int thread);
   void scale_mass(int32_t layer, const Block& block, int32_t head, const ChunkResult* chunks, ChunkSpan span,
                   const ChunkResult& running);
@@ -219,9 +262,9 @@ class Program {
   bool stream_set_ = false;   // write_hidden came after the last run
 
   Rows rows_;
-  std::vector<Block> blocks_;
-  std::vector<int64_t> block_partial_;  // floats of partial results before each block
-  bool tails_ = false;
+  LayerRows every_row_;
+  std::deque<SomeRows> some_rows_;
+  std::vector<LayerRows*> layer_rows_;  // [layers] every_row_ or one of some_rows_
   std::vector<float> partials_;
   std::vector<LayerTaps> taps_;
   std::vector<LogitStats> stats_;
@@ -245,14 +288,14 @@ class Program {
   std::vector<Private> private_;
 };
 
-// One thread for itself when there is a single row, a share of the rows each otherwise. True: the threads must meet.
+// One thread for itself when the step has a single row, a share of the rows each otherwise. True: the threads must meet.
 template <class Each>
-bool Program::each_row(int thread, Each each) {
+bool Program::each_of(int32_t rows, int thread, Each each) {
   if (single()) {
     each(0);
     return false;
   }
-  const Range mine = share(rows_.rows, thread, width_);
+  const Range mine = share(rows, thread, width_);
   for (int64_t row = mine.begin; row < mine.end; ++row) each(static_cast<int32_t>(row));
   return true;
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.core.taps import EMPTY_TAPS, NO_TAPS, Taps, TapSet
+from vivace.core.taps import EMPTY_TAPS, NO_TAPS, Tap, Taps, TapSet
 
 if TYPE_CHECKING:
     from vivace.kv.store import KVStore
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
+Edit = Callable[[Float32], None]  # changes what a tap shows, in place
 
 
 class Mask(Enum):
@@ -72,6 +74,10 @@ class StepRequest:
 
     With first_layer > 0 every segment carries `vectors`: the residual stream entering that layer. With last_layer
     below the number of blocks there are no logits; `Tap("hidden", last_layer)` returns the stream that leaves it.
+
+    An edit stops the step where its tap (hidden or query) shows something: it is called with that, changes it in place,
+    and the step goes on from there. A tap of the same place shows what the edit left. Rows that skip a layer have
+    zeros for queries there; edits of a layer that no row runs are not called, hidden ones always are.
     """
 
     segments: list[Segment]
@@ -80,6 +86,7 @@ class StepRequest:
     first_layer: int = 0
     last_layer: int | None = None
     layer_mask: NDArray[np.bool_] | None = None  # [rows, layers]: False skips the block for that row (keys not written)
+    edits: Mapping[Tap, Edit] | None = None
     role: str = "target"  # counters are kept per role
 
     @property
@@ -134,11 +141,15 @@ class Executor(Protocol):
     name: str
     spec: ModelSpec
     store: KVStore
+    max_rows: int  # of one step; a longer one raises StepError
 
     def run(self, request: StepRequest) -> StepResult: ...
 
     def tier(self, request: StepRequest) -> tuple[str, str]:
-        """("T0".."T3", why not a better one)."""
+        """How the step would run, and why not better.
+
+        T0: in one native call. T1: cut at borders of layers. T2: cut inside layers. T3: by the reference.
+        """
         ...
 
     def set_threads(self, threads: int) -> None: ...

@@ -10,20 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivace import _native
-from vivace.core.step import Mask, RowStats, StepCost, StepError, StepRequest, StepResult
+from vivace.core.step import Edit, RowStats, StepCost, StepError, StepRequest, StepResult
 from vivace.core.taps import Tap, Taps
 from vivace.exec.packed import PARTS, PackedWeights, RopeTable, address
 from vivace.exec.rows import Rows, finish, layout
-from vivace.kv.spec import PAGE, KVSpec
+from vivace.exec.traffic import Traffic, layers_run
+from vivace.kv.spec import KVSpec
 from vivace.kv.store import KVStore
-from vivace.model.spec import BlockSpec, ModelSpec, RopeSpec
+from vivace.model.spec import BlockSpec, RopeSpec
 from vivace.model.weights import Checkpoint
 
-MAX_ROWS = 512  # of one native call; longer steps run in pieces where their rows allow it
+MAX_ROWS = 512  # of one step: the core keeps buffers for as many
 
 
 class NativeExecutor:
-    """Whole steps in one native call. `isa` "" takes the best instruction set, or what $VIVACE_ISA names."""
+    """Whole steps in one native call, or in several where something is edited.
+
+    `isa` "" takes the best instruction set, or what $VIVACE_ISA names.
+    """
 
     name = "native"
 
@@ -41,12 +45,13 @@ class NativeExecutor:
         self._ropes: dict[RopeSpec, RopeTable] = {}
         self._logits = np.empty((1, self.spec.vocab), np.float32)
         self._lists = np.cumsum([0, *(block.attention.kv_heads for block in self.spec.blocks)])
-        self._windows = _bytes_by_window(self.store.spec, self.spec)
+        self._traffic = Traffic(checkpoint, self.store)
         self._model = self._describe()
         self._build()
 
     def _build(self) -> None:
         self._program = _native.Program(self._pool, self.isa, self._model, self.max_rows)
+        self._attend = [i for i, (name, _) in enumerate(self._program.ops()) if name == "attend"]
 
     def _describe(self) -> Any:
         spec, embed = self.spec, self._checkpoint.matrices["embed"]
@@ -85,111 +90,110 @@ class NativeExecutor:
         begin = time.perf_counter()
         if request.rows > self.max_rows:
             raise StepError(f"a step of {request.rows} rows is over the {self.max_rows} of this executor: cut it")
-        ragged = any(self.store.overrides(segment.seq) for segment in request.segments)
-        trees = any(segment.mask in (Mask.TREE, Mask.GIVEN) for segment in request.segments)
-        if ragged and trees and any(tap.kind == "attention_mass" for tap in request.taps):
-            raise StepError("the native step cannot give the masses of a tree over ragged keys yet: use the reference")
-        if request.layer_mask is not None and not request.layer_mask.all():
-            raise StepError("the native step cannot skip layers row by row yet: use the reference executor")
-        if any(self.store.has_biases(segment.seq) for segment in request.segments):
-            raise StepError("the native step does not read biases of keys yet: use the reference executor")
         rows = layout(request, self.store, self.spec)
         try:
-            logits, taps = self._run_rows(request, rows)
+            logits, taps, calls = self._run_rows(request, rows)
         except BaseException:
             finish(request, rows, self.store, failed=True)
             raise
-        kv_read, kv_written = self._kv_bytes(request, rows)
+        kv_read, kv_written = self._traffic.cache(request, rows)
         finish(request, rows, self.store)
         stats = [RowStats(*row) for row in self._program.stats()] if len(rows.wanted) else None
         cost = StepCost(
             rows=rows.count,
-            weight_bytes=self._weight_bytes(rows),
+            weight_bytes=self._traffic.weights(request, rows),
             kv_read_bytes=kv_read,
             kv_written_bytes=kv_written,
-            native_calls=1,
+            native_calls=calls,
             seconds=time.perf_counter() - begin,
-            tier="T0",
+            tier=self.tier(request)[0],
         )
         return StepResult(logits, rows.starts, Taps(taps), cost, stats)
 
-    def _run_rows(self, request: StepRequest, rows: Rows) -> tuple[NDArray[np.float32], dict[Tap, Any]]:
-        program, blocks = self._program, len(self.spec.blocks)
+    def _run_rows(
+        self, request: StepRequest, rows: Rows
+    ) -> tuple[NDArray[np.float32], dict[Tap, NDArray[np.float32]], int]:
+        program = self._program
         top = int(rows.positions.max())
         for table in self._ropes.values():
             table.cover(top)
         if len(rows.wanted) > len(self._logits):
             self._logits = np.empty((len(rows.wanted), self.spec.vocab), np.float32)
         logits = self._logits[: len(rows.wanted)]
-        if rows.first_layer and rows.vectors is None:
-            raise StepError("a step that starts inside the model needs vectors")
         sequences, index = _numbered(rows)
         tables = np.array([self._table(seq) for seq in sequences], np.int64)
-        lists, kept = self._ragged(sequences, tables, rows)
+        tables[:, 2] = rows.base[rows.bounds[:-1]]
+        lists, kept = self._own_lists(sequences, tables)
+        mask = None if request.layer_mask is None else np.ascontiguousarray(request.layer_mask)
         values = self._open_taps(request, rows)
         program.begin(
             rows.tokens, rows.vectors, rows.positions, index, rows.ordinals, rows.span, rows.extra, rows.extra_starts,
-            tables, lists, rows.wanted, logits,
+            tables, lists, mask, rows.wanted, logits,
         )  # fmt: skip
-        first = program.layer_begin(rows.first_layer) if rows.first_layer else 0
-        if rows.first_layer and rows.vectors is not None:
-            program.write_hidden(address(np.ascontiguousarray(rows.vectors)))
-        whole = rows.last_layer == blocks
-        program.run(first, program.op_count if whole and len(rows.wanted) else program.layer_begin(rows.last_layer))
+        calls = self._run_ranges(request, rows, values)
         last = Tap("hidden", rows.last_layer)
-        if last in values and not (whole and len(rows.wanted)):
+        if last in values and not len(rows.wanted):
             program.read_hidden(address(values[last]))
         del kept
-        if rows.extra_starts is not None:
-            _mass_by_ordinal(values, rows)
-        return logits, values
+        return logits, values, calls
 
-    def _kv_bytes(self, request: StepRequest, rows: Rows) -> tuple[int, int]:
-        """Bytes of keys and values read, each once for the rows of a segment that see it, and written."""
-        read = 0
-        layers = range(rows.first_layer, rows.last_layer)
-        token = sum(self._windows[layer][1] for layer in layers)
-        whole = all(self._windows[layer][0] is None for layer in layers)
-        for index, segment in enumerate(request.segments):
-            begin, end = rows.bounds[index], rows.bounds[index + 1]
-            if whole and not self.store.overrides(segment.seq):
-                read += token * (self.store.length(segment.seq) + self.store.pending(segment.seq))
-                continue
-            oldest = int(rows.positions[begin:end].min())
-            for layer in layers:
-                window, row_bytes = self._windows[layer]
-                row_bytes //= self.store.spec.layers[layer].kv_heads
-                for positions in self._key_positions(segment.seq, layer):
-                    hidden = 0 if window is None else int(np.searchsorted(positions, oldest - window, "right"))
-                    read += row_bytes * (len(positions) - hidden)
-        return read, token * rows.count
+    def _run_ranges(self, request: StepRequest, rows: Rows, values: dict[Tap, NDArray[np.float32]]) -> int:
+        """Runs the operations of the step, cut where something is edited; returns in how many calls."""
+        program, at = self._program, 0
+        if rows.first_layer and rows.vectors is not None:
+            at = program.layer_begin(rows.first_layer)
+            program.write_hidden(address(rows.vectors))
+        cuts = self._cuts(request, rows)
+        for stop, tap, edit in cuts:
+            program.run(at, stop)
+            shown = values[tap] if tap in values else np.zeros(self._shape(tap, rows), np.float32)
+            read, write = (
+                (program.read_hidden, program.write_hidden)
+                if tap.kind == "hidden"
+                else (program.read_query, program.write_query)
+            )
+            read(address(shown))
+            edit(shown)
+            write(address(shown))
+            at = stop
+        program.run(at, program.op_count if len(rows.wanted) else program.layer_begin(rows.last_layer))
+        return len(cuts) + 1
 
-    def _key_positions(self, seq: int, layer: int) -> list[NDArray[np.int32]]:
-        """Of every head of a layer, pending keys included."""
-        pending = self.store.pending(seq)
-        overrides = self.store.overrides(seq)
-        shared = self.store.positions(seq, pending=True)
-        lists = [overrides.get((layer, head)) for head in range(self.store.spec.layers[layer].kv_heads)]
-        return [shared if own is None else own.row_positions[: own.length + pending] for own in lists]
+    def _cuts(self, request: StepRequest, rows: Rows) -> list[tuple[int, Tap, Edit]]:
+        """(operation to stop before, what is edited there, by whom), in order."""
+        if not request.edits:
+            return []
+        run = layers_run(request, rows)
+        cuts = [
+            (self._program.layer_begin(tap.layer) if tap.kind == "hidden" else self._attend[tap.layer], tap, edit)
+            for tap, edit in request.edits.items()
+            if tap.kind == "hidden" or tap.layer in run
+        ]
+        return sorted(cuts, key=lambda cut: cut[0])
 
-    def _table(self, seq: int) -> tuple[int, int]:
-        return address(self.store.pages(seq)), address(self.store.positions(seq, pending=True))
+    def _table(self, seq: int) -> tuple[int, int, int]:
+        return address(self.store.pages(seq)), address(self.store.positions(seq, pending=True)), 0
 
-    def _ragged(
-        self, sequences: list[int], tables: NDArray[np.int64], rows: Rows
-    ) -> tuple[NDArray[np.int64] | None, list[NDArray[np.int64]]]:
-        """Addresses of the lists of each sequence that has heads with lists of their own."""
-        if not any(self.store.overrides(seq) for seq in sequences):
+    def _own_lists(
+        self, sequences: list[int], tables: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64] | None, list[NDArray[Any]]]:
+        """Addresses of the lists of each sequence whose heads differ in keys or biases, and what must be kept."""
+        store = self.store
+        if not any(store.overrides(seq) or store.has_biases(seq) for seq in sequences):
             return None, []
-        kept, found = [], np.zeros(len(sequences), np.int64)
+        kept: list[NDArray[Any]] = []
+        found = np.zeros(len(sequences), np.int64)
         for i, seq in enumerate(sequences):
-            overrides = self.store.overrides(seq)
-            if not overrides:
-                continue
-            lists = np.zeros((int(self._lists[-1]), 3), np.int64)
-            for (layer, head), own in overrides.items():
-                shift = own.length - self.store.length(seq)
-                lists[self._lists[layer] + head] = address(own.pages), address(own.row_positions), shift
+            lists = np.zeros((int(self._lists[-1]), 5), np.int64)
+            lists[:, :2] = tables[i, :2]
+            for (layer, head), own in store.overrides(seq).items():
+                shift = own.length - store.length(seq)
+                lists[self._lists[layer] + head, :3] = address(own.pages), address(own.row_positions), shift
+            for layer, shape in enumerate(store.spec.layers if store.has_biases(seq) else ()):
+                for head in range(shape.kv_heads):
+                    if (bias := store.biases(seq, layer, head)) is not None:
+                        lists[self._lists[layer] + head, 3:] = address(bias), len(bias)
+                        kept.append(bias)
             kept.append(lists)
             found[i] = address(lists)
         return found, kept
@@ -199,25 +203,26 @@ class NativeExecutor:
         values: dict[Tap, NDArray[np.float32]] = {}
         if not request.taps:
             return values
-        keys = int(rows.span.max() if rows.extra_starts is None else (rows.span + np.diff(rows.extra_starts)).max())
-        keys = max(keys, int(rows.ordinals.max()) + 1)
-        self._program.mass_stride = keys
+        self._program.mass_stride = _mass_keys(rows)
         for tap in request.taps:
-            attention = self.spec.blocks[min(tap.layer, len(self.spec.blocks) - 1)].attention
-            shape: tuple[int, ...] = {
-                "hidden": (rows.count, self.spec.hidden),
-                "query": (rows.count, attention.heads, attention.head_dim),
-                "attention_mass": (rows.count, attention.heads, keys),
-                "log_sum_exp": (rows.count, attention.heads),
-            }[tap.kind]
-            values[tap] = np.zeros(shape, np.float32)
+            values[tap] = np.full(self._shape(tap, rows), _EMPTY.get(tap.kind, 0), np.float32)
             if not (tap.kind == "hidden" and tap.layer == rows.last_layer and rows.last_layer < len(self.spec.blocks)):
                 self._program.tap(tap.kind, tap.layer, address(values[tap]))
         return values
 
+    def _shape(self, tap: Tap, rows: Rows) -> tuple[int, ...]:
+        if tap.kind == "hidden":
+            return rows.count, self.spec.hidden
+        attention = self.spec.blocks[tap.layer].attention
+        last = {"query": (attention.head_dim,), "attention_mass": (_mass_keys(rows),), "log_sum_exp": ()}[tap.kind]
+        return rows.count, attention.heads, *last
+
     def tier(self, request: StepRequest) -> tuple[str, str]:
-        if request.layer_mask is not None:
-            return "T3", "rows that skip layers run on the reference executor"
+        kinds = {tap.kind for tap in request.edits or ()}
+        if "query" in kinds:
+            return "T2", "the step stops inside layers for edits of queries"
+        if kinds:
+            return "T1", "the step stops between layers for edits of the stream"
         return "T0", "the whole step is one native call"
 
     def set_threads(self, threads: int) -> None:
@@ -233,14 +238,6 @@ class NativeExecutor:
         self._program.op_ns = [0] * len(times)
         return [(name, layer, ns) for (name, layer), ns in times]
 
-    def _weight_bytes(self, rows: Rows) -> int:
-        matrices = self._checkpoint.matrices
-        prefixes = tuple(f"blocks.{layer}." for layer in range(rows.first_layer, rows.last_layer))
-        total = sum(matrix.nbytes for name, matrix in matrices.items() if name.startswith(prefixes))
-        if len(rows.wanted):
-            total += matrices["embed" if self.spec.tied_head else "head"].nbytes
-        return total
-
     def close(self) -> None:
         """Frees the weights; the executor cannot run after it."""
         del self._program, self._model, self._weights
@@ -251,24 +248,11 @@ _NORMS = (
 )  # fmt: skip
 
 
-def _bytes_by_window(cache: KVSpec, model: ModelSpec) -> list[tuple[int | None, int]]:
-    """Of each layer: its window, and the bytes of one token's keys and values."""
-    return [
-        (block.attention.window, cache.cell_bytes(i) * cache.layers[i].kv_heads // PAGE)
-        for i, block in enumerate(model.blocks)
-    ]
+_EMPTY = {"log_sum_exp": -np.inf}  # what taps show of rows that skip their layer, where it is not 0
 
 
-def _mass_by_ordinal(values: dict[Tap, NDArray[np.float32]], rows: Rows) -> None:
-    """Puts the masses of a row's extra keys at their ordinals; the core gives them in the order of its visible list."""
-    for tap, mass in values.items():
-        if tap.kind != "attention_mass":
-            continue
-        for row in range(rows.count):
-            extra, span = rows.extra_of(row), int(rows.span[row])
-            listed = mass[row, :, span : span + len(extra)].copy()
-            mass[row, :, span:] = 0
-            mass[row][:, extra] = listed
+def _mass_keys(rows: Rows) -> int:
+    return max(int(rows.base.max()), int(rows.ordinals.max()) + 1)
 
 
 def _numbered(rows: Rows) -> tuple[list[int], NDArray[np.int32]]:

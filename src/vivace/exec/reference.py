@@ -12,6 +12,7 @@ the key that stood there, and others go on seeing it. Its taps of that layer are
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from vivace.core.step import StepCost, StepRequest, StepResult, Write
 from vivace.core.taps import Tap, Taps
 from vivace.exec.rope import rope_table
 from vivace.exec.rows import Rows, finish, layout
+from vivace.exec.traffic import Traffic
 from vivace.kv.spec import PAGE, KVSpec
 from vivace.kv.store import KVStore
 from vivace.model.spec import AttentionSpec, BlockSpec, ModelSpec, RopeSpec
@@ -39,12 +41,14 @@ class ReferenceExecutor:
     """Runs steps in float32 and keeps its cache in float32 (`value_bytes` 4) or in half floats (2)."""
 
     name = "reference"
+    max_rows = sys.maxsize
 
     def __init__(self, checkpoint: Checkpoint, *, capacity_pages: int, value_bytes: int = 4) -> None:
         self.spec = checkpoint.spec
         self.store = KVStore(KVSpec.of(self.spec, value_bytes), capacity_pages)
         self.weights: Weights = DequantisedWeights(checkpoint)
         self._checkpoint = checkpoint
+        self._traffic = Traffic(checkpoint, self.store)
 
     def run(self, request: StepRequest) -> StepResult:
         begin = time.perf_counter()
@@ -59,7 +63,7 @@ class ReferenceExecutor:
         finish(request, rows, self.store)
         cost = StepCost(
             rows=rows.count,
-            weight_bytes=self._weight_bytes(rows),
+            weight_bytes=self._traffic.weights(request, rows),
             kv_read_bytes=step.kv_read_bytes,
             kv_written_bytes=step.kv_written_bytes,
             seconds=time.perf_counter() - begin,
@@ -94,17 +98,6 @@ class ReferenceExecutor:
 
     def close(self) -> None:
         self.weights = {}
-
-    def _weight_bytes(self, rows: Rows) -> int:
-        """Stored bytes that the step's products, norms and look-ups read."""
-        matrices, vectors = self._checkpoint.matrices, self._checkpoint.vectors
-        prefixes = tuple(f"blocks.{layer}." for layer in range(rows.first_layer, rows.last_layer))
-        total = sum(matrix.nbytes for name, matrix in matrices.items() if name.startswith(prefixes))
-        total += sum(vector.nbytes for name, vector in vectors.items() if name.startswith(prefixes))
-        if len(rows.wanted):
-            total += matrices["embed" if self.spec.tied_head else "head"].nbytes + vectors["final_norm"].nbytes
-        looked_up = int((rows.tokens >= 0).sum())
-        return total + looked_up * (matrices["embed"].nbytes // self.spec.vocab)
 
 
 class DequantisedWeights(Mapping[str, Tensor]):
@@ -246,9 +239,8 @@ class _Step:
         hidden = self._inputs()
         first, last = self.rows.first_layer, self.rows.last_layer
         for layer in range(first, last):
-            self._tap_hidden(layer, hidden)
-            hidden = self._block(layer, hidden)
-        self._tap_hidden(last, hidden)
+            hidden = self._block(layer, self._shown(layer, hidden))
+        hidden = self._shown(last, hidden)
         if not len(self.rows.wanted):
             return np.empty((0, self.spec.vocab), np.float32)
         return head(hidden[torch.from_numpy(self.rows.wanted)], self.executor.weights, self.spec).numpy()
@@ -272,6 +264,7 @@ class _Step:
         if len(active):
             x = hidden[torch.from_numpy(active)]
             q, k, v = project(x, weights, block.attention, self.spec.norm_eps, self.rows.positions[active])
+            q = self._edited_queries(layer, active, q)
             taps.query(active, q)
             attended = self._attend(layer, active, (q, k, v), taps)
             out = feed_forward(add_attention(x, attended, weights, block, self.spec), weights, block, self.spec)
@@ -356,10 +349,25 @@ class _Step:
         """Stored bytes of one key and its value in one head."""
         return self.store.spec.cell_bytes(layer) // PAGE
 
-    def _tap_hidden(self, layer: int, hidden: Tensor) -> None:
+    def _shown(self, layer: int, hidden: Tensor) -> Tensor:
+        """The stream that enters a layer, after its edit if it has one."""
         tap = Tap("hidden", layer)
+        hidden = self._edited(tap, hidden)
         if tap in self.request.taps:
             self.taps[tap] = hidden.numpy().copy()
+        return hidden
+
+    def _edited_queries(self, layer: int, active: np.ndarray, q: Tensor) -> Tensor:
+        every_row = q.new_zeros(self.rows.count, *q.shape[1:])
+        every_row[active] = q
+        return self._edited(Tap("query", layer), every_row)[active]
+
+    def _edited(self, tap: Tap, values: Tensor) -> Tensor:
+        if self.request.edits is None or tap not in self.request.edits:
+            return values
+        edited = values.numpy().copy()
+        self.request.edits[tap](edited)
+        return torch.from_numpy(edited)
 
 
 class _KeyList(NamedTuple):

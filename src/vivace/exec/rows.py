@@ -277,10 +277,12 @@ def _join(request: StepRequest, parts: list[_Part], spec: ModelSpec, first: int,
     extra, extra_starts = _extras(parts)
     if len(parts) == 1:
         part, segment, n = parts[0], segments[0], parts[0].rows
-        tokens = segment.tokens if segment.tokens is not None else np.full(n, _NO_TOKEN, np.int32)
+        tokens = np.full(n, _NO_TOKEN, np.int32) if segment.tokens is None else np.ascontiguousarray(segment.tokens)
+        vectors = None if segment.vectors is None else np.ascontiguousarray(segment.vectors)
+        positions, ordinals = np.ascontiguousarray(part.positions), np.ascontiguousarray(part.ordinals)
         sequence, base = np.full(n, segment.seq, np.int32), np.full(n, part.base, np.int32)
         return Rows(
-            tokens, segment.vectors, part.positions, sequence, part.ordinals, base, part.span, extra, extra_starts,
+            tokens, vectors, positions, sequence, ordinals, base, part.span, extra, extra_starts,
             wanted, starts, bounds, first, last,
         )  # fmt: skip
     counts = np.diff(np.array(bounds))
@@ -341,7 +343,10 @@ def _check_per_row(request: StepRequest, count: int, spec: ModelSpec, first: int
         raise StepError(
             f"layer_mask must be bool [{count}, {len(spec.blocks)}] (rows, layers), not {mask.dtype} {list(mask.shape)}"
         )
-    for tap in request.taps:
+    for tap in request.edits or ():
+        if tap.kind not in ("hidden", "query"):
+            raise StepError(f"{tap.kind}[{tap.layer}] cannot be edited: only hidden and query can")
+    for tap in (*request.taps, *(request.edits or ())):
         end = last if tap.kind == "hidden" else last - 1
         if not first <= tap.layer <= end:
             raise StepError(f"tap {tap.kind}[{tap.layer}]: this step has {tap.kind} of layers {first}..{end} only")
