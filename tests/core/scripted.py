@@ -50,9 +50,10 @@ def tiny_spec(
 
 
 class ScriptedExecutor:
-    """Runs a Brain. `batch_sizes` notes the rows of each step."""
+    """Runs a Brain, `max_rows` at a time. `batch_sizes` notes the rows of each step."""
 
     name = "scripted"
+    max_rows = 512
 
     def __init__(self, brain: Brain, spec: ModelSpec, capacity_pages: int = 64) -> None:
         self.brain, self.spec = brain, spec
@@ -61,6 +62,7 @@ class ScriptedExecutor:
         self.closed = False
 
     def run(self, request: StepRequest) -> StepResult:
+        assert request.rows <= self.max_rows
         rows = layout(request, self.store, self.spec)
         try:
             self._write(rows)

@@ -46,6 +46,13 @@ def test_measure(monkeypatch):
     model.store.check()
 
 
+def test_no_step_is_longer_than_the_executor_takes():
+    model = executor()
+    model.max_rows = 4
+    table = measure(model, rows=(1, 4, 5), depths=(0, 10), repeats=1)
+    assert (table.rows, max(model.batch_sizes)) == ((1, 4), 4)
+
+
 def test_the_first_step_of_each_kind_warms_up(monkeypatch):
     clock = accumulate(cycle((0, 100, 0, 1)))
     monkeypatch.setattr(cost, "perf_counter", lambda: next(clock))

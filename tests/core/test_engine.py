@@ -85,6 +85,13 @@ def test_decoding_does_not_wait_for_a_long_prompt():
     assert short.finished and engine.models["target"].batch_sizes == [1, 8, 8, 8, 8]
 
 
+def test_no_round_is_longer_than_a_step_of_its_models():
+    models = {name: ScriptedExecutor(random_brain(1, VOCAB), tiny_spec(VOCAB)) for name in ("target", "draft")}
+    models["draft"].max_rows = 8
+    generate(Engine(models), Request([1] * 20, Sampling(max_tokens=1)), Request([2] * 3, Sampling(max_tokens=1)))
+    assert models["target"].batch_sizes == [8, 8, 7]
+
+
 def test_only_the_last_row_of_a_prompt_has_logits():
     asked = []
     brain = random_brain(1, VOCAB)

@@ -34,6 +34,7 @@ class Recorder:
 
     def __init__(self, executor: Executor) -> None:
         self.executor, self.store, self.spec = executor, executor.store, executor.spec
+        self.max_rows = executor.max_rows
         self.rows: dict[int, list[bytes]] = {}
 
     def run(self, request: StepRequest) -> StepResult:

@@ -7,7 +7,7 @@ import pytest
 from hf_zoo import random_tokens
 from test_reference import NAMES, all_logits, checkpoint, prefilled, step
 
-from vivace.core.step import Executor, Mask, Segment, StepRequest, Write, all_rows
+from vivace.core.step import Executor, Mask, Segment, StepError, StepRequest, Write, all_rows
 from vivace.core.taps import Tap
 from vivace.exec.reference import ReferenceExecutor
 
@@ -267,6 +267,14 @@ def test_native_does_what_the_reference_does(scenario, name):
             assert np.abs(found - want).max() <= TOLERANCE * np.abs(want).max(), (i, threads)
         tested.store.check()
         tested.close()
+
+
+def test_a_step_of_more_than_max_rows_is_refused():
+    executor = native.NativeExecutor(checkpoint(NAMES[0]), capacity_pages=8, max_rows=4)
+    seq = executor.store.new()
+    with pytest.raises(StepError, match="5 rows is over the 4"):
+        step(executor, all_logits(seq, random_tokens(5)))
+    assert step(executor, all_logits(seq, random_tokens(4))).cost.rows == 4
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -49,6 +49,21 @@ def test_one_row_continues_its_sequence():
     assert store.pending(seq) == 1
 
 
+def test_arrays_with_gaps_are_packed():
+    store, seq = store_with(5)
+    every_other = np.arange(10, dtype=np.int32)[::2]
+    rows = rows_of(store, Segment(seq, every_other, positions=np.arange(50, 60, dtype=np.int32)[::2]))
+    assert rows.positions.flags.c_contiguous and rows.positions.tolist() == [50, 52, 54, 56, 58]
+    assert rows.tokens.flags.c_contiguous and rows.tokens.tolist() == [0, 2, 4, 6, 8]
+    store.rollback(seq)
+    vectors = np.ones((4, 16), np.float32)[:, ::2]
+    rows = rows_of(store, Segment(seq, None, vectors))
+    assert rows.vectors is not None and rows.vectors.flags.c_contiguous
+    store.rollback(seq)
+    rows = rows_of(store, Segment(seq, ints(1, 2), write=Write.REPLACE, ordinals=ints(0, 9, 3)[::2]))
+    assert rows.ordinals.flags.c_contiguous and rows.ordinals.tolist() == [0, 3]
+
+
 def test_causal_rows_see_those_before():
     store, seq = store_with(2)
     rows = rows_of(store, Segment(seq, ints(1, 2, 3)))

@@ -167,6 +167,7 @@ class CountingExecutor:
     steps: list[list[int]] = field(default_factory=list)
     wanted: int = 0  # rows of logits
     name: str = "counting"
+    max_rows: int = 512
 
     def run(self, request: StepRequest) -> StepResult:
         self.steps.append([segment.rows for segment in request.segments])

@@ -71,10 +71,11 @@ def _line(start: float, end: float, where: float) -> float:
 
 
 def measure(executor: Executor, rows: Seq[int] = ROWS, depths: Seq[int] = DEPTHS, repeats: int = 5) -> CostTable:
-    """Time steps of the executor, the median of `repeats` each. Depths that do not fit its cache or model are left out.
+    """Time steps of the executor, the median of `repeats` each.
 
-    Takes seconds for a small model and a minute for a large one. The store is left as it was.
+    Row counts that it does not take in one step, and depths that do not fit its cache or model, are left out. Takes seconds for a small model and a minute for a large one. The store is left as it was.
     """
+    rows = [count for count in rows if count <= executor.max_rows]
     limit = executor.store.free_pages * PAGE - max(rows)
     if executor.spec.max_context:
         limit = min(limit, executor.spec.max_context - max(rows))
@@ -92,7 +93,7 @@ def measure(executor: Executor, rows: Seq[int] = ROWS, depths: Seq[int] = DEPTHS
 
 def _fill(executor: Executor, seq: int, depth: int) -> None:
     while (missing := depth - executor.store.length(seq)) > 0:
-        tokens = _tokens(executor, min(missing, _FEED))
+        tokens = _tokens(executor, min(missing, _FEED, executor.max_rows))
         executor.run(StepRequest([Segment(seq, tokens, logits=NO_LOGITS)], role="measure"))
         executor.store.commit(seq)
 

@@ -30,7 +30,8 @@ class RequestError(ValueError):
 class Engine:
     """Generates for many requests at once over one pool of models, of which "target" is the one they are for.
 
-    A round runs at most `token_budget` rows, at most `chunk` of one prompt, for at most `max_sequences` sequences.
+    A round runs at most `token_budget` rows (or what the models take in one step, if that is less), at most `chunk` of
+    one prompt, for at most `max_sequences` sequences.
     A request is admitted when the pages it can ever need are free beside those that the running ones can still need,
     so no running sequence is ever stopped for want of memory. None of these numbers changes any token.
     """
@@ -53,7 +54,8 @@ class Engine:
         self.decoder: Decoder = decoder or Autoregressive()
         self.policy: SchedulePolicy = policy or FirstCome()
         self.context = context or self.spec.max_context or self.store.capacity_pages * PAGE
-        self.token_budget, self.chunk, self.max_sequences = token_budget, chunk, max_sequences
+        self.token_budget = min(token_budget, *(model.max_rows for model in models.values()))
+        self.chunk, self.max_sequences = chunk, max_sequences
         self.clock: Clock = clock or WallClock()
         self.stats = EngineStats()
         self.eos_ids = tuple(dict.fromkeys((*self.spec.eos_ids, *(tokenizer.eos_ids if tokenizer else ()))))
