@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import vivace
+from vivace.core.request import Span
 from vivace.sampling.options import OPTIONS, options_for
 
 sys.path.insert(0, str(Path(__file__).parent / "core"))
@@ -189,7 +190,7 @@ def test_stop_values():
 def test_every_option_has_the_default_of_the_sampling():
     assert options_for(1, {})[0].sampling == vivace.Sampling()
     fields = set(vivace.Sampling.__dataclass_fields__)
-    assert set(OPTIONS) == fields | {"n", "add_special_tokens"}
+    assert set(OPTIONS) == fields | {"n", "add_special_tokens", "spans"}
 
 
 @pytest.mark.parametrize(
@@ -217,3 +218,29 @@ def test_a_real_model(smollm2):
         streamed = "".join(piece.text for piece in llm.stream("The capital of France is", max_tokens=4))
         assert streamed == out.text
         assert "4" in llm.chat([{"role": "user", "content": "What is 2 + 2?"}], max_tokens=30).text
+
+
+def test_labelled_spans_arrive_in_the_request(llm, monkeypatch):
+    seen = []
+    add = llm.engine.add
+    monkeypatch.setattr(llm.engine, "add", lambda request, samples: seen.append(request.spans) or add(request, samples))
+    messages = [{"role": "system", "content": "ab"}, {"role": "user", "content": "cd"}]
+    llm.chat(messages, max_tokens=2)
+    list(llm.stream_chat(messages, max_tokens=2))
+    assert seen == [(Span(8, 9, "system"), Span(16, 17, "user"))] * 2
+    llm.generate(["abc", "d"], max_tokens=1, spans=[[Span(0, 1, "tool")], None])
+    llm.generate("abc", max_tokens=1, spans=[Span(0, 1, "tool")])
+    assert seen[2:] == [(Span(0, 1, "tool"),), (), (Span(0, 1, "tool"),)]
+    with pytest.raises(ValueError, match=r"span 1\.\.3 is not within the prompt's tokens 0\.\.2"):
+        llm.generate("abc", spans=[Span(1, 3, "user")])
+    with pytest.raises(ValueError, match="spans must be a list of Span"):
+        llm.generate("abc", spans=["user"])
+
+
+def test_a_second_turn_runs_only_what_is_new(llm):
+    messages = [{"role": "user", "content": "x" * 200}]
+    first = llm.chat(messages, max_tokens=30, ignore_eos=True)
+    messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "and?"}]
+    second = llm.chat(messages, max_tokens=2)
+    assert first.cached_tokens == 0
+    assert second.cached_tokens >= 192, "the first prompt, and of the reply what its text gives again"

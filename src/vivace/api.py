@@ -17,6 +17,7 @@ from vivace.sampling.options import PromptOptions, options_for
 
 if TYPE_CHECKING:
     from vivace.core.step import Executor
+    from vivace.model.chat import ChatPrompt
     from vivace.model.tokenizer import Tokenizer
     from vivace.model.weights import Checkpoint
 
@@ -134,7 +135,7 @@ class LLM:
 
         Options, each one value or a list with one per prompt: max_tokens, min_tokens, temperature, top_p, top_k,
         min_p, repetition_penalty, stop, stop_token_ids, include_stop, ignore_eos, seed, n, logprobs,
-        prompt_logprobs, skip_special_tokens, add_special_tokens. Raises TypeError and ValueError for what is not
+        prompt_logprobs, skip_special_tokens, add_special_tokens, spans. Raises TypeError and ValueError for what is not
         allowed, RequestFailed when a request failed on the way.
         """
         return self._finish(self._add(self._requests(prompts, options)))
@@ -149,25 +150,26 @@ class LLM:
     def chat(self, messages: Seq[Message], **options: Any) -> Completion:
         """Reply to a conversation: dictionaries with `role` and `content`, put together by the model's own template."""
         if options.get("n", 1) != 1:
-            raise ValueError("chat gives one reply: for n > 1 encode the messages and call generate")
-        (reply,) = self.generate([self.encode_chat(messages)], **options)
+            raise ValueError("chat gives one reply: for n > 1 give the ids of `chat_prompt` to generate")
+        prompt = self.chat_prompt(messages)
+        (reply,) = self.generate([prompt.ids], spans=[prompt.spans], **options)
         return reply
 
     def stream_chat(self, messages: Seq[Message], **options: Any) -> Iterator[Piece]:
         """Like `chat`, as a stream."""
-        return self.stream([self.encode_chat(messages)], **options)
+        prompt = self.chat_prompt(messages)
+        return self.stream([prompt.ids], spans=[prompt.spans], **options)
 
-    def encode_chat(self, messages: Seq[Message]) -> list[int]:
-        """The token ids of a conversation, ready for the reply."""
-        ids: list[int] = self.tokenizer.encode_chat([dict(message) for message in messages])
-        return ids
+    def chat_prompt(self, messages: Seq[Message]) -> ChatPrompt:
+        """A conversation ready for the reply: its text, token ids, and the spans of each message's content."""
+        return self.tokenizer.chat_prompt([dict(message) for message in messages])
 
     def _requests(self, prompts: Prompt | Seq[Prompt], options: Mapping[str, Any]) -> list[tuple[Request, int]]:
         """(request, samples) of each prompt, all of them checked before any of them runs."""
         listed = _listed(prompts)
         requests = []
         for prompt, option in zip(listed, options_for(len(listed), options), strict=True):
-            request = Request(self._encode(prompt, option), option.sampling)
+            request = Request(self._encode(prompt, option), option.sampling, spans=option.spans)
             self.engine.validate(request, option.samples)
             requests.append((request, option.samples))
         return requests

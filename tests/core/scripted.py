@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from vivace.core.request import Span
 from vivace.core.step import Float32, StepCost, StepRequest, StepResult
 from vivace.exec.rows import Rows, finish, layout
 from vivace.kv.spec import KVSpec, LayerShape
 from vivace.kv.store import KVStore
+from vivace.model.chat import ChatPrompt
 from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 Brain = Callable[[list[int]], Float32]  # the tokens a row sees, itself last -> logits [vocab]
@@ -52,7 +54,7 @@ def tiny_spec(
 class ScriptedExecutor:
     """Runs a Brain, `max_rows` at a time. `batch_sizes` notes the rows of each step."""
 
-    name = "scripted"
+    name = fingerprint = "scripted"
     max_rows = 512
 
     def __init__(self, brain: Brain, spec: ModelSpec, capacity_pages: int = 64) -> None:
@@ -107,8 +109,13 @@ class CharTokenizer:
     def encode(self, text: str, add_special: bool = True, **_: object) -> list[int]:
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        return [256, *"".join(f"{m['role']}:{m['content']}\n" for m in messages).encode()]
+    def chat_prompt(self, messages: Sequence[dict[str, str]]) -> ChatPrompt:
+        ids, spans = [256], []
+        for message in messages:
+            start = len(ids) + len(message["role"]) + 1
+            ids += f"{message['role']}:{message['content']}\n".encode()
+            spans.append(Span(start, len(ids) - 2, message["role"]))
+        return ChatPrompt("", ids, tuple(spans))
 
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
         if token >= self.vocab_size:

@@ -43,6 +43,7 @@ def generate(engine: Engine, requests, samples=1):
     while engine.busy:
         engine.step()
         engine.check()
+    engine.reset_cache()
     for executor in engine.models.values():
         assert executor.store.free_pages == executor.store.capacity_pages
     return handles

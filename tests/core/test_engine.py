@@ -24,6 +24,7 @@ def finish(engine: Engine) -> None:
     while engine.busy:
         engine.step()
         engine.check()
+    engine.reset_cache()
     assert engine.store.free_pages == engine.store.capacity_pages
 
 

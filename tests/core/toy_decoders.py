@@ -23,6 +23,8 @@ def ready(turn: Turn) -> bool:
 class TreeSpeculative:
     """A drafter of the pool proposes a chain, with its second best choice beside each token; the target checks all."""
 
+    plain_rows = True
+
     def __init__(self, store: KVStore, depth: int = 4) -> None:
         self.store, self.depth = store, depth  # the drafter's store
         self.extra_rows = 2 * depth
@@ -105,6 +107,8 @@ class TreeSpeculative:
 
 class BlockFixedPoint:
     """Guesses a block of zeros, then replaces it by what the model would choose until nothing changes (greedy only)."""
+
+    plain_rows = False
 
     def __init__(self, block: int = 6) -> None:
         self.block = block

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vivace.core.batch import Sequence as Handle
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
 from vivace.core.step import Executor, StepRequest, StepResult
@@ -24,24 +25,32 @@ class Setting:
     budget: int = 512
     threads: int = 1
     samples: int = 1  # forks of each prompt, beside the request itself
+    warm: bool = False  # the cache knows the prompts, and what was said to them, already
+    preempt: int = 0  # so many rounds apart, the youngest sequence is stopped and starts again
 
     def __str__(self) -> str:
-        return f"batch {self.batch}, chunk {self.chunk}, budget {self.budget}, threads {self.threads}, {self.samples}x"
+        cache = ", warm" * self.warm + f", preempted every {self.preempt}" * bool(self.preempt)
+        return (
+            f"batch {self.batch}, chunk {self.chunk}, budget {self.budget}, threads {self.threads}, "
+            f"{self.samples}x{cache}"
+        )
 
 
 class Recorder:
-    """Passes steps on to an executor and keeps the last row of logits of every sequence in them."""
+    """Passes an engine's steps on to an executor and keeps the last row of logits of every sequence in them."""
+
+    engine: Engine
 
     def __init__(self, executor: Executor) -> None:
         self.executor, self.store, self.spec = executor, executor.store, executor.spec
-        self.max_rows = executor.max_rows
-        self.rows: dict[int, list[bytes]] = {}
+        self.fingerprint, self.max_rows = executor.fingerprint, executor.max_rows
+        self.rows: dict[Handle, list[bytes]] = {}
 
     def run(self, request: StepRequest) -> StepResult:
         result = self.executor.run(request)
         for i, segment in enumerate(request.segments):
             if len(rows := result.of(i)):
-                self.rows.setdefault(segment.seq, []).append(rows[-1].tobytes())
+                self.rows.setdefault(self.engine.running[segment.seq], []).append(rows[-1].tobytes())
         return result
 
 
@@ -65,6 +74,7 @@ class Gate:
             )
             for i, length in enumerate(lengths)
         ]
+        self.cached = 0  # prompt tokens of the last run that the cache knew
         self.alone: dict[tuple[int, int], Outcome] = {}
 
     def reference(self, prompt: int, sample: int) -> Outcome:
@@ -90,19 +100,32 @@ class Gate:
     def _run(self, requests: Sequence[Request], setting: Setting) -> list[Outcome]:
         self.executor.set_threads(setting.threads)
         recorder = Recorder(self.executor)
-        engine = Engine(
+        engine = recorder.engine = Engine(
             {"target": recorder},  # type: ignore[dict-item]
             chunk=setting.chunk,
             token_budget=setting.budget,
             max_sequences=setting.batch,
+            prefix_cache=setting.warm or setting.preempt > 0,
         )
-        handles = [handle for request in requests for handle in engine.add(request, setting.samples)]
-        while engine.busy:
-            engine.step()
+        if setting.warm:
+            self._finish(engine, requests, setting)
+        handles = self._finish(engine, requests, setting)
+        engine.reset_cache()
         engine.check()
         failed = [str(handle.error) for handle in handles if handle.error]
         assert not failed, failed[0]
-        return [Outcome(tuple(handle.generated), tuple(recorder.rows[handle.seq])) for handle in handles]
+        self.cached = sum(handle.cached_tokens for handle in handles)
+        return [Outcome(tuple(handle.generated), tuple(recorder.rows[handle])) for handle in handles]
+
+    def _finish(self, engine: Engine, requests: Sequence[Request], setting: Setting) -> list[Handle]:
+        handles = [handle for request in requests for handle in engine.add(request, setting.samples)]
+        rounds = 0
+        while engine.busy:
+            engine.step()
+            rounds += 1
+            if setting.preempt and rounds % setting.preempt == 0 and engine.running and rounds < 20 * len(handles):
+                engine._preempt(engine.policy.victim(list(engine.running.values())))
+        return handles
 
 
 def random_settings(count: int, seed: int) -> list[tuple[Setting, list[int]]]:
@@ -116,6 +139,8 @@ def random_settings(count: int, seed: int) -> list[tuple[Setting, list[int]]]:
             budget=int(random.choice([3, 16, 64, 200, 512])),
             threads=int(random.integers(1, 3)),
             samples=int(random.integers(1, 4)),
+            warm=bool(random.integers(2)),
+            preempt=int(random.choice([0, 0, 2, 5])),
         )
         drawn.append((setting, random.choice(PROMPTS, int(random.integers(1, 6)), replace=False).tolist()))
     return drawn

@@ -10,6 +10,7 @@ from toy_decoders import TreeSpeculative
 
 from toys import FAMILIES, toy_checkpoint
 from vivace.core.engine import Engine
+from vivace.core.request import Request, Sampling
 from vivace.core.step import StepResult
 
 PAGES = 200
@@ -19,6 +20,9 @@ FACTORS = [
     Setting(threads=2),
     Setting(batch=8, samples=3),
     Setting(batch=16, budget=20),
+    Setting(warm=True),
+    Setting(batch=4, chunk=50, warm=True),
+    Setting(batch=4, chunk=50, preempt=3),
 ]
 
 
@@ -50,6 +54,9 @@ def gate(request):
 @pytest.mark.parametrize("setting", FACTORS, ids=str)
 def test_one_factor(gate, setting):
     gate.check(setting)
+    if setting.warm:  # all of them but the last token, and the parts of pages not worth a copy
+        total = sum(len(request.prompt) - 1 for request in gate.requests)
+        assert gate.cached > 0.8 * total
 
 
 def test_random_combinations(gate):
@@ -83,6 +90,7 @@ def test_greedy_speculation(gate):
     assert [handle.error for handle in handles if handle.error] == []
     assert [tuple(handle.generated) for handle in handles] == expected
     assert sum(handle.steps.target_forwards for handle in handles) < 5 * len(handles)
+    engine.reset_cache()
 
 
 # The gate itself
@@ -129,3 +137,37 @@ def test_the_gate_sees_one_bit(when, setting):
     gate.executor.when = when
     with pytest.raises(AssertionError, match="differ"):
         gate.check(setting)
+
+
+# Rows taken over from the cache
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["native", "reference"])
+def test_known_rows_give_the_same_tokens(name, family):
+    """A conversation of several turns, far longer than the window of the model that has one (32)."""
+    if name == "native":
+        executor = native(toy_checkpoint(family, 2))
+    else:
+        from vivace.exec.reference import ReferenceExecutor
+
+        executor = ReferenceExecutor(toy_checkpoint(family, 2), capacity_pages=PAGES)
+    random = np.random.default_rng(3)
+    warm, cold = (Engine({"target": executor}, prefix_cache=on) for on in (True, False))
+    tokens: list[int] = random.integers(0, 512, 100).tolist()
+    for turn in range(3):
+        sampling = Sampling(max_tokens=24, temperature=float(turn % 2), seed=turn, logprobs=2)
+        again = [*warm.add(Request(tokens, sampling)), *cold.add(Request(tokens, sampling))]
+        for engine in (warm, cold):
+            while engine.busy:
+                engine.step()
+        found, expected = again
+        assert found.generated == expected.generated
+        if name == "native":
+            assert found.logprobs == expected.logprobs
+        assert expected.cached_tokens == 0 and found.cached_tokens >= (0, 100, 160)[turn]
+        tokens = [*tokens, *found.generated, *random.integers(0, 512, 40).tolist()]
+    warm.reset_cache()
+    executor.store.check()
+    assert executor.store.free_pages == PAGES
+    executor.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vivace.core.request import Completion
 
 HELP = """\
-/stats             how the last reply went
+/stats             how the last reply went; of its prompt only what is not cached had to run
 /plan              the acceleration plan in use
 /set NAME VALUE    change an option: {names}, stop
 /save FILE         write the conversation as JSON
@@ -84,8 +84,9 @@ class Conversation:
     def say(self, text: str) -> None:
         """One exchange. A reply that was stopped stays in the history as far as it got."""
         asked = [*self.messages, {"role": "user", "content": text}]
-        ids = self.llm.encode_chat(asked)
-        self.last = complete(self.llm, ids, options_of(self.args), lambda piece, _: emit(piece))
+        prompt = self.llm.chat_prompt(asked)
+        options = options_of(self.args) | {"spans": [prompt.spans]}
+        self.last = complete(self.llm, prompt.ids, options, lambda piece, _: emit(piece))
         emit("\n")
         self.messages = [*asked, {"role": "assistant", "content": self.last.text}]
 

@@ -65,7 +65,7 @@ def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[
     from vivace.sampling.options import options_for
 
     (option,) = options_for(1, options)
-    (handle,) = llm.engine.add(Request(ids, option.sampling))
+    (handle,) = llm.engine.add(Request(ids, option.sampling, spans=option.spans))
     shown, tokens = 0, handle.prompt_length
     try:
         with StopOnInterrupt() as interrupt:
@@ -95,8 +95,9 @@ def tier_of(executor: Executor) -> tuple[str, str]:
 
 def summary(llm: LLM, done: Completion) -> str:
     timings, memory = done.timings, done.memory
+    cached = f" ({done.cached_tokens} cached)" if done.cached_tokens else ""
     parts = [
-        f"prompt {len(done.prompt_token_ids)} tokens {timings.prefill_tok_s:.0f} tok/s",
+        f"prompt {len(done.prompt_token_ids)} tokens{cached} {timings.prefill_tok_s:.0f} tok/s",
         f"decode {len(done.token_ids)} tokens {timings.decode_tok_s:.1f} tok/s",
         f"first token {timings.ttft_s:.3f} s",
         f"load {timings.load_s:.2f} s",

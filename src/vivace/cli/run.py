@@ -15,7 +15,7 @@ from vivace.cli.terminal import emit, note
 
 if TYPE_CHECKING:
     from vivace.api import LLM
-    from vivace.core.request import Completion
+    from vivace.core.request import Completion, Span
 
 COMMAND = "vivace run"
 
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     from vivace.api import load
 
     with load(args.model, plan=args.plan, threads=args.threads, context=args.context) as llm:
-        ids = _encode(llm, text, args)
-        options = options_of(args)
+        ids, spans = _encode(llm, text, args)
+        options = options_of(args) | {"spans": [spans]}
         if args.logprobs is not None:
             options["logprobs"] = args.logprobs
         done = complete(llm, ids, options, lambda piece, ids: _show(args, piece, ids))
@@ -86,14 +86,15 @@ def _decode(data: bytes, where: str) -> str:
         raise ValueError(f"{where}: byte {error.start} is not UTF-8") from None
 
 
-def _encode(llm: LLM, text: str, args: argparse.Namespace) -> list[int]:
+def _encode(llm: LLM, text: str, args: argparse.Namespace) -> tuple[list[int], tuple[Span, ...]]:
     chat = args.chat or (not args.raw and llm.tokenizer.has_chat_template)
     if chat:
         system = [{"role": "system", "content": args.system}] if args.system else []
-        return llm.encode_chat([*system, {"role": "user", "content": text}])
+        prompt = llm.chat_prompt([*system, {"role": "user", "content": text}])
+        return prompt.ids, prompt.spans
     if args.system:
         raise UsageError("--system needs a chat template: use --chat with a model that has one", COMMAND)
-    return llm.tokenizer.encode(text, True)
+    return llm.tokenizer.encode(text, True), ()
 
 
 def _show(args: argparse.Namespace, piece: str, ids: list[int]) -> None:

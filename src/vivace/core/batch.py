@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.core.text import TextStream
     from vivace.kv.store import KVStore
+    from vivace.model.tokenizer import Tokenizer
 
 NO_SEQ = -1
 
@@ -39,6 +40,7 @@ class Sequence:
     end_ids: frozenset[int]
     tokens: list[int]
     context: Context
+    number: int = 0  # in order of arrival
     seq: int = NO_SEQ
     length: int = 0
     cut: int = 0  # the prompt runs up to here first, so that `followers` can fork there
@@ -49,7 +51,8 @@ class Sequence:
     prompt_logprobs: list[dict[int, float] | None] | None = None
     finish_reason: FinishReason | None = None
     error: Exception | None = None
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, known when the sequence first started
+    preemptions: int = 0
     arrived: float = 0.0
     started: float = 0.0
     first_token: float = 0.0
@@ -57,6 +60,24 @@ class Sequence:
     steps: Steps = field(default_factory=Steps)
     timings: Timings = field(default_factory=Timings)
     memory: Memory = field(default_factory=Memory)
+
+    @staticmethod
+    def of(request: Request, sample: int, eos_ids: tuple[int, ...], tokenizer: Tokenizer | None) -> Sequence:
+        """A sequence that has not started. Without a tokenizer it has no text."""
+        sampling, tokens = request.sampling, list(request.prompt)
+        end_ids = tuple(dict.fromkeys((*(() if sampling.ignore_eos else eos_ids), *sampling.stop_token_ids)))
+        sequence = Sequence(
+            request, Chooser(sampling, sample, end_ids), frozenset(end_ids), tokens, Context(tokens, len(tokens))
+        )
+        if sampling.logprobs is not None:
+            sequence.logprobs = []
+        if sampling.prompt_logprobs is not None:
+            sequence.prompt_logprobs = [None]
+        if tokenizer is not None:
+            from vivace.core.text import TextStream
+
+            sequence.stream = TextStream(tokenizer, sampling.stop, sampling.include_stop, sampling.skip_special_tokens)
+        return sequence
 
     @property
     def prompt_length(self) -> int:
@@ -85,17 +106,33 @@ class Sequence:
         """The most the store will hold of it, the last generated token never being run."""
         return self.context.prompt + max(self.request.sampling.max_tokens - 1, 0)
 
-    def pages_to_come(self, extra_rows: int) -> int:
-        """Pages it may still ask for; the page it is in counts, as it may be shared and then copied.
+    @property
+    def reports_prompt(self) -> bool:
+        """Log-probabilities of the prompt are still to be recorded."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length
 
-        Followers that have forked and wait keep the page of the cut.
+    def pages_to_come(self, growth: int, extra_rows: int) -> int:
+        """Pages it may still ask for to hold all its tokens and `growth` more; at most what it can ever need.
+
+        The page it is in counts, as it may be shared and then copied. Followers that have forked and wait keep the page
+        of the cut.
         """
-        return pages_of(self.positions + extra_rows) - self.length // PAGE + bool(self.followers)
+        positions = min(self.positions, len(self.tokens) + growth)
+        return pages_of(positions + extra_rows) - self.length // PAGE + bool(self.followers)
 
     def commit(self, store: KVStore, rows: Int32 | None, count: int) -> None:
         """Keep `count` pending rows: all, or the path `rows` of a tree."""
         store.commit(self.seq, rows)
         self.length += count
+
+    def read(self, token: int) -> FinishReason | None:
+        """Add the text of a new token; whether it ends the sequence. Raises ValueError when it has no text."""
+        ends = token in self.end_ids
+        if self.stream is not None and (not ends or self.request.sampling.include_stop):
+            self.text += self.stream.push(token)
+            if self.stream.stopped:
+                return "stop_sequence"
+        return "stop" if ends else None
 
     def choose(self, logits: Float32, stats: RowStats | None = None, path: tuple[int, ...] = ()) -> Choice:
         """The token after `tokens` and then `path`, from the row of logits that follows them. Raises BadLogits."""

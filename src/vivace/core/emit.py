@@ -27,3 +27,23 @@ class Emit:
     @property
     def token_ids(self) -> list[int]:
         return [choice.token for choice in self.choices]
+
+    def absorb(self) -> None:
+        """The sequence takes over the new tokens up to the one that ends the text; the rest is dropped.
+
+        Raises ValueError for a token that has no text.
+        """
+        sequence = self.sequence
+        before, left = len(sequence.text), sequence.remaining
+        for used, choice in enumerate(self.choices, start=1):
+            sequence.tokens.append(choice.token)
+            if sequence.logprobs is not None:
+                assert choice.logprobs is not None
+                sequence.logprobs.append(choice.logprobs)
+            self.finish_reason = sequence.read(choice.token)
+            if self.finish_reason is None and used == left:
+                self.finish_reason = "length"
+            if self.finish_reason is not None:
+                del self.choices[used:]
+                break
+        self.text = sequence.text[before:]

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn, pages_of
+from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn
 from vivace.core.clock import Clock, WallClock
 from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.drive import drive
 from vivace.core.emit import Emit
 from vivace.core.request import FinishReason, Request
+from vivace.core.room import PrefixKey, Room
 from vivace.core.scheduler import FirstCome, SchedulePolicy
 from vivace.core.stats import EngineStats, close_timings
+from vivace.core.validate import RequestError, check_request
 from vivace.kv.spec import PAGE
-from vivace.sampling.chooser import Chooser
-from vivace.slots.logits import Context
 
 if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.model.tokenizer import Tokenizer
     from vivace.slots.decoder import Decoder
 
-
-class RequestError(ValueError):
-    """The request can never run here; the message says what is wrong, and by how much."""
+__all__ = ["Engine", "RequestError"]
 
 
 class Engine:
@@ -32,8 +31,9 @@ class Engine:
 
     A round runs at most `token_budget` rows (or what the models take in one step, if that is less), at most `chunk` of
     one prompt, for at most `max_sequences` sequences.
-    A request is admitted when the pages it can ever need are free beside those that the running ones can still need,
-    so no running sequence is ever stopped for want of memory. None of these numbers changes any token.
+    A request is admitted when the cache has room for its tokens, and for a page more of it and of each running one.
+    When the cache is full, the rows remembered of earlier requests go first, then the youngest sequence is preempted:
+    it waits, and what it lost is computed again. None of this changes any token.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Engine:
         token_budget: int = 512,
         chunk: int = 512,
         max_sequences: int = 64,
+        prefix_cache: bool = True,
         clock: Clock | None = None,
     ) -> None:
         self.models, self.tokenizer = models, tokenizer
@@ -59,8 +60,12 @@ class Engine:
         self.clock: Clock = clock or WallClock()
         self.stats = EngineStats()
         self.eos_ids = tuple(dict.fromkeys((*self.spec.eos_ids, *(tokenizer.eos_ids if tokenizer else ()))))
+        key = PrefixKey.of(self.spec, models["target"].fingerprint)
+        self.room = Room(self.store, key, remembers=prefix_cache, plain_rows=self.decoder.plain_rows)
         self.waiting: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
+        self._arrivals = 0
+        self._full = False  # nobody could be admitted, and nothing has changed since
 
     # Requests
 
@@ -76,32 +81,22 @@ class Engine:
             self.waiting.append(leader)
         else:
             self.waiting += [leader, *followers]
+        self._full = False
         self.stats.requests += samples
         return [leader, *followers]
 
     def validate(self, request: Request, samples: int = 1) -> None:
         """Raises RequestError when the request can never run here."""
-        prompt, wanted = len(request.prompt), request.sampling.max_tokens
-        if not prompt:
-            raise RequestError("the prompt is empty: give at least one token")
-        if prompt + wanted > self.context:
-            raise RequestError(
-                f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "
-                f"{prompt + wanted - self.context} more than the context of {self.context}: "
-                "shorten the prompt, lower max_tokens or load with a larger context"
-            )
-        need, capacity = pages_of(prompt + wanted + self.decoder.extra_rows), self.store.capacity_pages
-        need += samples > 1  # the page in which a copy of the prompt is cut may be copied
-        if need > capacity:
-            raise RequestError(
-                f"a prompt of {prompt} tokens and max_tokens {wanted} need {need} pages of cache, {need - capacity} "
-                f"more than the {capacity} there are: shorten the prompt, lower max_tokens or enlarge the cache"
-            )
+        check_request(request, samples, self.context, self.store.capacity_pages, self.decoder.extra_rows)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a request now; what it has generated stays in its handle. Nothing happens if it has ended already."""
         if not sequence.finished:
             self._end(sequence, "cancelled")
+
+    def reset_cache(self) -> None:
+        """Forget the rows of earlier requests."""
+        self.room.known.clear()
 
     @property
     def busy(self) -> bool:
@@ -115,7 +110,7 @@ class Engine:
         An error that concerns a sequence ends that one; one that concerns the whole round ends those in it.
         """
         self._admit()
-        turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk, self.decoder.extra_rows)
+        turns = self._turns()
         if not turns:
             return []
         self.stats.rounds += 1
@@ -131,8 +126,11 @@ class Engine:
         for emit in emits:
             self._absorb(emit, now)
         for turn in turns:
-            if turn.sequence.followers and not turn.sequence.due:
-                self._fork(turn.sequence)
+            sequence = turn.sequence
+            if sequence.followers and not sequence.due:
+                self._fork(sequence)
+            if turn.rows > 1 and not sequence.finished:
+                self.room.remember(sequence, ended=False)
         return emits
 
     def check(self) -> None:
@@ -144,58 +142,95 @@ class Engine:
             assert self.store.pending(seq) == 0, f"sequence {seq} was left with pending rows"
             assert self.store.length(seq) == sequence.length, f"sequence {seq} and the store disagree on its length"
             assert not sequence.finished, f"sequence {seq} has ended and still runs"
-        if not self.running and not any(s.seq != NO_SEQ for s in self.waiting):
-            assert self.store.free_pages == self.store.capacity_pages, "pages are held by nobody"
+        self.room.check(idle=not self._holders())
 
     # Admission
 
     def _sequence(self, request: Request, sample: int) -> Sequence:
-        sampling, tokens = request.sampling, list(request.prompt)
-        eos = () if sampling.ignore_eos else self.eos_ids
-        end_ids = tuple(dict.fromkeys((*eos, *sampling.stop_token_ids)))
-        sequence = Sequence(
-            request, Chooser(sampling, sample, end_ids), frozenset(end_ids), tokens, Context(tokens, len(tokens))
-        )
-        sequence.arrived = self.clock.now()
-        if sampling.logprobs is not None:
-            sequence.logprobs = []
-        if sampling.prompt_logprobs is not None:
-            sequence.prompt_logprobs = [None]
-        if self.tokenizer is not None:
-            from vivace.core.text import TextStream
-
-            sequence.stream = TextStream(
-                self.tokenizer, sampling.stop, sampling.include_stop, sampling.skip_special_tokens
-            )
+        sequence = Sequence.of(request, sample, self.eos_ids, self.tokenizer)
+        self._arrivals += 1
+        sequence.number, sequence.arrived = self._arrivals, self.clock.now()
         return sequence
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.max_sequences:
+        while self._may_admit():
             holders = [sequence for sequence in self.waiting if sequence.seq != NO_SEQ]
             sequence = self.policy.next(holders or self.waiting)  # whoever holds pages must get on, to free them
-            if self._pages_short(sequence) > 0:
-                return
-            self.waiting.remove(sequence)
-            if sequence.seq == NO_SEQ:
-                sequence.seq = self.store.new()
-            sequence.started = self.clock.now()
-            self.running[sequence.seq] = sequence
+            fresh = sequence.seq == NO_SEQ
+            if fresh:
+                self.room.enter(sequence)
+            if self._has_room(sequence):
+                self._start(sequence)
+                continue
+            others = [holder for holder in self._holders() if holder is not sequence]
+            if not others:
+                self._start(sequence)  # nobody is left to wait for
+                continue
+            if fresh:
+                self.room.leave(sequence)
+            if self.running:
+                self._full = True
+            else:
+                self._preempt(self.policy.victim(others))
 
-    def _pages_short(self, sequence: Sequence) -> int:
-        extra = self.decoder.extra_rows
-        need = sum(s.pages_to_come(extra) for s in (*self.running.values(), sequence))
-        return need - self.store.free_pages
+    def _may_admit(self) -> bool:
+        """A sequence starts when rows of it can run at once; until then it may find more of its prompt known."""
+        if not self.waiting or self._full or len(self.running) >= self.max_sequences:
+            return False
+        return sum(min(sequence.due, self.chunk) for sequence in self.running.values()) < self.token_budget
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        growth, extra = PAGE if self.decoder.plain_rows else self.context, self.decoder.extra_rows
+        return self.room.holds(sum(s.pages_to_come(growth, extra) for s in (*self.running.values(), sequence)))
+
+    def _start(self, sequence: Sequence) -> None:
+        self.waiting.remove(sequence)
+        if not sequence.started:
+            sequence.started, sequence.cached_tokens = self.clock.now(), sequence.length
+            self.stats.start(sequence)
+        self.running[sequence.seq] = sequence
+        if sequence.followers and not sequence.due:
+            self._fork(sequence)
+
+    def _holders(self) -> list[Sequence]:
+        """All that hold pages."""
+        return [*self.running.values(), *(sequence for sequence in self.waiting if sequence.seq != NO_SEQ)]
+
+    def _turns(self) -> list[Turn]:
+        """The next round, after preempting as many as the cache has no room for."""
+        while True:
+            extra = self.decoder.extra_rows
+            turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk, extra)
+            if not turns or self.room.fits(turns, extra):
+                return turns
+            holders = self._holders()
+            if len(holders) == 1:
+                self.reset_cache()  # so that it need not copy a page that is remembered too
+                return turns
+            self._preempt(self.policy.victim(holders))
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Its tokens stay, its rows are remembered only until their pages are needed; it starts again later."""
+        self.running.pop(sequence.seq, None)
+        self.decoder.forget(sequence)
+        self.room.remember(sequence, ended=True)
+        self.room.leave(sequence)
+        if sequence not in self.waiting:
+            insort(self.waiting, sequence, key=lambda waiting: waiting.number)
+        sequence.preemptions += 1
+        self.stats.preemptions += 1
+        self._full = False
 
     def _fork(self, leader: Sequence) -> None:
         """The followers take over what ran of the prompt, and queue before later requests."""
         followers = [follower for follower in leader.followers if not follower.finished]
         for follower in followers:
             follower.seq, follower.length = self.store.fork(leader.seq), leader.length
-            follower.cached_tokens = leader.length
             if leader.prompt_logprobs is not None:
                 follower.prompt_logprobs = list(leader.prompt_logprobs)
         self.waiting[:0] = followers
         leader.followers = []
+        self._full = False
 
     def _bequeath(self, leader: Sequence) -> None:
         """A leader that ends before the fork leaves its followers to the first of them."""
@@ -217,39 +252,13 @@ class Engine:
                 sequence.first_token = now
             sequence.emitting_rounds += 1
             try:
-                self._extend(sequence, emit)
+                emit.absorb()
             except ValueError as error:  # a token that has no text
                 sequence.error, emit.finish_reason = error, "error"
         elif not sequence.request.sampling.max_tokens and not sequence.followers and not sequence.due:
             emit.finish_reason = "length"
         if emit.finish_reason is not None:
             emit.text += self._end(sequence, emit.finish_reason)
-
-    def _extend(self, sequence: Sequence, emit: Emit) -> None:
-        """Take over the new tokens up to the one that ends the text, and drop the rest."""
-        before = len(sequence.text)
-        left = sequence.remaining
-        for used, choice in enumerate(emit.choices, start=1):
-            sequence.tokens.append(choice.token)
-            if sequence.logprobs is not None:
-                assert choice.logprobs is not None
-                sequence.logprobs.append(choice.logprobs)
-            emit.finish_reason = self._read(sequence, choice.token)
-            if emit.finish_reason is None and used == left:
-                emit.finish_reason = "length"
-            if emit.finish_reason is not None:
-                del emit.choices[used:]
-                break
-        emit.text = sequence.text[before:]
-
-    def _read(self, sequence: Sequence, token: int) -> FinishReason | None:
-        """Add the token's text; whether it ends the sequence."""
-        stream, ends = sequence.stream, token in sequence.end_ids
-        if stream is not None and (not ends or sequence.request.sampling.include_stop):
-            sequence.text += stream.push(token)
-            if stream.stopped:
-                return "stop_sequence"
-        return "stop" if ends else None
 
     def _end(self, sequence: Sequence, reason: FinishReason) -> str:
         """Close the sequence and free what it holds. Returns the text that was held back."""
@@ -261,8 +270,11 @@ class Engine:
             self.waiting.remove(sequence)
         if sequence.seq != NO_SEQ:
             self.decoder.forget(sequence)
+            if reason != "error":
+                self.room.remember(sequence, ended=True)
             self.store.drop(sequence.seq)
             self.running.pop(sequence.seq, None)
+        self._full = False
         close_timings(sequence, self.clock.now())
         self.stats.end(sequence)
         return rest

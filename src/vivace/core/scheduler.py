@@ -16,6 +16,10 @@ class SchedulePolicy(Protocol):
         """Whom to admit next. While it does not fit, nobody else is admitted: no one starves."""
         ...
 
+    def victim(self, holders: list[Sequence]) -> Sequence:
+        """Whom to preempt when the cache is full. Never the same one for ever, so that all get done."""
+        ...
+
     def turns(self, running: Iterable[Sequence], budget: int, chunk: int, extra_rows: int) -> list[Turn]:
         """At most `budget` rows in all and `chunk` of one sequence; at least one row if anything runs.
 
@@ -30,6 +34,10 @@ class FirstCome:
 
     def next(self, waiting: list[Sequence]) -> Sequence:
         return waiting[0]
+
+    def victim(self, holders: list[Sequence]) -> Sequence:
+        """The youngest: the oldest always gets on."""
+        return max(holders, key=lambda sequence: sequence.number)
 
     def turns(self, running: Iterable[Sequence], budget: int, chunk: int, extra_rows: int) -> list[Turn]:
         turns: list[Turn] = []

@@ -37,6 +37,10 @@ class EngineStats:
     finished: dict[str, int] = field(default_factory=dict)
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    prefix_queries: int = 0  # sequences started,
+    prefix_hits: int = 0  # those that began with known rows,
+    cached_tokens: int = 0  # and how many
+    preemptions: int = 0
     tier: str = ""
     roles: dict[str, RoleStats] = field(default_factory=dict)
 
@@ -45,6 +49,11 @@ class EngineStats:
             self.roles[role] = RoleStats()
         self.roles[role].add(cost, rows)
         self.tier = cost.tier or self.tier
+
+    def start(self, sequence: Sequence) -> None:
+        self.prefix_queries += 1
+        self.prefix_hits += sequence.cached_tokens > 0
+        self.cached_tokens += sequence.cached_tokens
 
     def end(self, sequence: Sequence) -> None:
         reason = sequence.finish_reason or "error"

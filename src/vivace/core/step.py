@@ -139,6 +139,7 @@ class Executor(Protocol):
     """Runs steps of one model. Reserves in `store`; committing, rolling back and forking is the caller's."""
 
     name: str
+    fingerprint: str  # identifies the weights; cached rows are shared only while it stays the same
     spec: ModelSpec
     store: KVStore
     max_rows: int  # of one step; a longer one raises StepError

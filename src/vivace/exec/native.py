@@ -34,7 +34,7 @@ class NativeExecutor:
     def __init__(
         self, checkpoint: Checkpoint, *, capacity_pages: int, threads: int = 1, isa: str = "", max_rows: int = MAX_ROWS
     ) -> None:
-        self.spec = checkpoint.spec
+        self.spec, self.fingerprint = checkpoint.spec, checkpoint.fingerprint
         self.isa: str = _native.isa(isa)
         self.max_rows = max_rows
         self.store = KVStore(KVSpec.of(self.spec), capacity_pages)

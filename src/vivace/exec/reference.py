@@ -44,7 +44,7 @@ class ReferenceExecutor:
     max_rows = sys.maxsize
 
     def __init__(self, checkpoint: Checkpoint, *, capacity_pages: int, value_bytes: int = 4) -> None:
-        self.spec = checkpoint.spec
+        self.spec, self.fingerprint = checkpoint.spec, checkpoint.fingerprint
         self.store = KVStore(KVSpec.of(self.spec, value_bytes), capacity_pages)
         self.weights: Weights = DequantisedWeights(checkpoint)
         self._checkpoint = checkpoint

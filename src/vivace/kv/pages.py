@@ -37,13 +37,17 @@ class CellPool:
 
         Lanes in `cells` must be lanes that the whole pages do not take, so that the pages leave holes in them.
         """
-        open_pages = self.capacity - len(self.free) + pages
+        short = self.missing(pages, cells, holes=pages)
+        if short > 0:
+            raise OutOfPages(short, self.capacity)
+
+    def missing(self, pages: int, cells: Mapping[int, int], holes: int) -> int:
+        """Whole pages that are missing to take `pages` and `cells`; `holes` of the pages leave those lanes free."""
+        open_pages = self.capacity - len(self.free) + holes
         extra = 0
         for lane, count in cells.items():
             extra = max(extra, count - (open_pages - int(self.lane_used[lane])))
-        short = pages + extra - len(self.free)
-        if short > 0:
-            raise OutOfPages(short, self.capacity)
+        return pages + extra - len(self.free)
 
     def take_page(self, lanes: Index) -> int:
         """A page id that is free in every lane, taken in `lanes`."""

@@ -1,15 +1,21 @@
-"""Finds sequences whose rows begin like a prompt: a tree of whole pages, compared token by token."""
+"""Finds sequences whose rows begin like a prompt: a tree of pages, compared token by token."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from vivace.kv.spec import PAGE
 from vivace.kv.store import KVStore
+
+Int32 = NDArray[np.int32]
+
+WORTH = 4  # tokens: a shorter part of a page takes about as long to copy as to compute
 
 
 @dataclass(eq=False, slots=True)
@@ -22,15 +28,19 @@ class _Snapshot:
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """One page of tokens behind those of its parents."""
+    """The tokens of one page behind those of its parents. A page that is not full has no children."""
 
     tokens: bytes
-    depth: int  # pages up to here, its own included
+    end: int  # tokens up to here, its own included
     parent: _Node | None
     owner: _Snapshot | None = None
     children: dict[bytes, _Node] = field(default_factory=dict)
     used: int = 0
     pins: int = 0
+
+    @property
+    def evictable(self) -> bool:
+        return not self.children and not self.pins and self.parent is not None
 
 
 class PrefixCache:
@@ -41,26 +51,28 @@ class PrefixCache:
 
     def __init__(self, store: KVStore) -> None:
         self.store = store
-        self.queries = self.hits = self.hit_tokens = 0
-        self._roots: dict[str, _Node] = {}
+        self._roots: dict[Hashable, _Node] = {}
+        self._snapshots: set[_Snapshot] = set()
         self._clock = 0
 
-    def match(self, tokens: Seq[int], key: str) -> tuple[int, int] | None:
-        """(snapshot, length): the longest known run of whole pages that `tokens` begin with; None when there is none.
+    def match(self, tokens: Seq[int], key: Hashable) -> tuple[int, int] | None:
+        """(snapshot, length): the longest known run of tokens that `tokens` begin with; None when there is none.
 
-        The snapshot may be longer than `length`, belongs to the cache and lives until the next insert or evict.
+        The run ends at a page border, or at least WORTH tokens behind one. The snapshot may be longer than it, belongs
+        to the cache and lives until the next insert or evict.
         """
-        self.queries += 1
-        path = self._walk(_blocks(tokens), key)
-        if not path:
+        ids = np.asarray(tokens, np.int32)
+        path = self._walk(ids, key)
+        length, last = len(path) * PAGE, path[-1] if path else self._roots.get(key)
+        if last is None:
             return None
-        owner, length = path[-1].owner, path[-1].depth * PAGE
-        assert owner is not None
-        self.hits += 1
-        self.hit_tokens += length
-        return owner.seq, length
+        child, common = _most_alike(last, ids[length : length + PAGE])
+        if child is not None and common >= WORTH:
+            child.used = self._clock
+            last, length = child, length + common
+        return (last.owner.seq, length) if last.owner is not None else None
 
-    def fork(self, tokens: Seq[int], key: str) -> tuple[int, int] | None:
+    def fork(self, tokens: Seq[int], key: Hashable) -> tuple[int, int] | None:
         """(a new sequence with the matched rows, its length), or None."""
         hit = self.match(tokens, key)
         if hit is None:
@@ -69,44 +81,63 @@ class PrefixCache:
         self.store.truncate(seq, hit[1])
         return seq, hit[1]
 
-    def insert(self, seq: int, tokens: Seq[int], key: str) -> int:
-        """Remembers the whole pages of a sequence that holds exactly the rows of `tokens`; returns the pages added."""
-        store, pages = self.store, min(len(tokens), self.store.length(seq)) // PAGE
-        if store.overrides(seq) or not np.array_equal(store.positions(seq)[: pages * PAGE], np.arange(pages * PAGE)):
+    def insert(self, seq: int, tokens: Seq[int], key: Hashable) -> int:
+        """Remembers the rows of `tokens`, with which the sequence begins; returns how many of them were not known.
+
+        A page that is not full is shared with the sequence, which will copy it to write on: give whole pages, or a
+        sequence that has ended.
+        """
+        ids = np.asarray(tokens, np.int32)
+        if not self.accepts(seq, len(ids)):
             raise ValueError(f"sequence {seq} cannot be a prefix: rows were evicted, or do not start at position 0")
-        blocks = _blocks(tokens)[:pages]
-        path = self._walk(blocks, key)
-        added = blocks[len(path) :]
-        if not added:
+        path = self._walk(ids, key)
+        known = len(path) * PAGE
+        if known == len(ids):
             return 0
-        snapshot = _Snapshot(store.fork(seq))
-        store.truncate(snapshot.seq, pages * PAGE)
         parent = path[-1] if path else self._roots.setdefault(key, _Node(b"", 0, None))
+        rest = ids[known : known + PAGE]
+        child, common = _most_alike(parent, rest)
+        if child is not None and common == len(rest):
+            child.used = self._clock
+            return 0
+        snapshot = _Snapshot(self.store.fork(seq))
+        self._snapshots.add(snapshot)
+        self.store.truncate(snapshot.seq, len(ids))
+        if child is not None and common == len(child.tokens) // 4:
+            self._forget(child)  # it ended where this one goes on
         if path and path[-1].owner is not None and path[-1].owner.nodes[-1] is path[-1]:
             self._take_over(path[-1].owner, snapshot)
-        for block in added:
-            node = _Node(block, parent.depth + 1, parent, snapshot, used=self._clock)
-            parent.children[block] = node
+        for first in range(known, len(ids), PAGE):
+            block = ids[first : first + PAGE]
+            node = _Node(_name(block), first + len(block), parent, snapshot, used=self._clock)
+            parent.children[node.tokens] = node
             snapshot.nodes.append(node)
             parent = node
-        return len(added)
+        return len(ids) - known
+
+    def accepts(self, seq: int, length: int) -> bool:
+        """Whether the sequence holds all rows 0..length-1 at their own positions, so that it can be a prefix."""
+        store = self.store
+        if length > store.length(seq) or store.overrides(seq) or store.has_biases(seq):
+            return False
+        return bool(np.array_equal(store.positions(seq)[:length], np.arange(length)))
 
     def _take_over(self, old: _Snapshot, new: _Snapshot) -> None:
         """The longer snapshot holds all that the old one did."""
         for node in old.nodes:
             node.owner = new
         new.nodes = old.nodes
-        self.store.drop(old.seq)
+        self._drop(old)
 
-    def pin(self, tokens: Seq[int], key: str) -> int:
-        """Keeps the matched pages from eviction until as many calls of `unpin`; returns the tokens pinned."""
+    def pin(self, tokens: Seq[int], key: Hashable) -> int:
+        """Keeps the matched whole pages from eviction until as many calls of `unpin`; returns the tokens pinned."""
         return self._add_pins(tokens, key, 1)
 
-    def unpin(self, tokens: Seq[int], key: str) -> None:
+    def unpin(self, tokens: Seq[int], key: Hashable) -> None:
         self._add_pins(tokens, key, -1)
 
-    def _add_pins(self, tokens: Seq[int], key: str, count: int) -> int:
-        path = self._walk(_blocks(tokens), key)
+    def _add_pins(self, tokens: Seq[int], key: Hashable, count: int) -> int:
+        path = self._walk(np.asarray(tokens, np.int32), key)
         for node in path:
             node.pins = max(0, node.pins + count)
         return len(path) * PAGE
@@ -114,15 +145,34 @@ class PrefixCache:
     def evict(self, pages: int) -> int:
         """Forgets least recently used pages until so many came free in the store; returns how many did.
 
-        Fewer when all that is left is pinned, or shared with living sequences.
+        Fewer when all that is left is pinned, or shared with living sequences: forgetting that would free nothing.
         """
         before = self.store.free_pages
-        while self.store.free_pages - before < pages:
-            leaves = [node for node in self._nodes() if not node.children and not node.pins]
-            if not leaves:
-                break
-            self._forget(min(leaves, key=lambda node: (node.used, -node.depth)))
+        leaves = [(node.used, -node.end, id(node), node) for node in self._nodes() if node.evictable]
+        heapify(leaves)
+        while leaves and self.store.free_pages - before < pages:
+            leaf = heappop(leaves)[-1]
+            if self._shared(leaf):
+                continue
+            parent = leaf.parent
+            self._forget(leaf)
+            if parent is not None and parent.evictable:
+                heappush(leaves, (parent.used, -parent.end, id(parent), parent))
+        self._roots = {key: root for key, root in self._roots.items() if root.children}
         return self.store.free_pages - before
+
+    def evictable(self) -> int:
+        """Pages that would come free if everything not pinned were forgotten."""
+        lists = [self.store.pages(snapshot.seq)[_pinned(snapshot) :] for snapshot in self._snapshots]
+        if not lists:
+            return 0
+        pages, held = np.unique(np.concatenate(lists), return_counts=True)
+        return int((self.store.holders(pages) == held).sum())
+
+    def _shared(self, node: _Node) -> bool:
+        assert node.owner is not None
+        page = self.store.pages(node.owner.seq)[(node.end - 1) // PAGE]
+        return int(self.store.holders(np.array([page]))[0]) > 1
 
     def _forget(self, leaf: _Node) -> None:
         owner, parent = leaf.owner, leaf.parent
@@ -130,15 +180,18 @@ class PrefixCache:
         del parent.children[leaf.tokens]
         owner.nodes.pop()
         if owner.nodes:
-            self.store.truncate(owner.seq, owner.nodes[-1].depth * PAGE)
+            self.store.truncate(owner.seq, owner.nodes[-1].end)
         else:
-            self.store.drop(owner.seq)
+            self._drop(owner)
+
+    def _drop(self, snapshot: _Snapshot) -> None:
+        self.store.drop(snapshot.seq)
+        self._snapshots.remove(snapshot)
 
     def clear(self) -> None:
         """Forgets everything, pinned pages included."""
-        for snapshot in {id(node.owner): node.owner for node in self._nodes()}.values():
-            assert snapshot is not None
-            self.store.drop(snapshot.seq)
+        for snapshot in list(self._snapshots):
+            self._drop(snapshot)
         self._roots.clear()
 
     def __len__(self) -> int:
@@ -154,13 +207,13 @@ class PrefixCache:
             stack += below
         return nodes
 
-    def _walk(self, blocks: list[bytes], key: str) -> list[_Node]:
-        """The nodes of the longest known run of blocks, marked as used now."""
+    def _walk(self, ids: Int32, key: Hashable) -> list[_Node]:
+        """The nodes of the longest known run of whole pages, marked as used now."""
         self._clock += 1
         path: list[_Node] = []
         node = self._roots.get(key)
-        for block in blocks:
-            node = node.children.get(block) if node else None
+        for first in range(0, len(ids) - PAGE + 1, PAGE):
+            node = node.children.get(_name(ids[first : first + PAGE])) if node else None
             if node is None:
                 break
             node.used = self._clock
@@ -168,7 +221,24 @@ class PrefixCache:
         return path
 
 
-def _blocks(tokens: ArrayLike) -> list[bytes]:
-    """The bytes of each whole page of tokens."""
-    ids = np.asarray(tokens, np.int32)
-    return [ids[i : i + PAGE].tobytes() for i in range(0, len(ids) - PAGE + 1, PAGE)]
+def _name(tokens: Int32) -> bytes:
+    """By which a page is filed: the tokens themselves, so that nothing else is ever taken for them."""
+    return tokens.tobytes()
+
+
+def _most_alike(parent: _Node, ids: Int32) -> tuple[_Node | None, int]:
+    """The child that begins with most of `ids`, and with how many of them; (None, 0) when none does."""
+    best, most = None, 0
+    for child in parent.children.values():
+        tokens = np.frombuffer(child.tokens, np.int32)
+        n = min(len(tokens), len(ids))
+        differ = np.flatnonzero(tokens[:n] != ids[:n])
+        common = int(differ[0]) if len(differ) else n
+        if common > most:
+            best, most = child, common
+    return best, most
+
+
+def _pinned(snapshot: _Snapshot) -> int:
+    """Pages of a snapshot that eviction has to leave."""
+    return max((node.end // PAGE for node in snapshot.nodes if node.pins), default=0)

@@ -119,20 +119,7 @@ class KVStore:
         pending, n = s.pending, len(positions)
         if not n:
             return
-        pages, cells = 0, {}
-        short: list[tuple[PageList, bool, int]] = []  # list, whether its tail must be copied, new pages
-        for rows in s.lists():
-            end = rows.length + pending + n
-            if end <= rows.writable:
-                continue
-            tail = rows.length // PAGE  # the only page with writable rows that a fork may hold too
-            shared = rows.length % PAGE != 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[tail]))
-            more = pages_for(end) - rows.count
-            short.append((rows, shared, more))
-            if rows is s.main:
-                pages = shared + more
-            else:
-                cells[int(rows.lanes[0])] = shared + more
+        short, pages, cells = self._demand(s, n)
         self.pool.require(pages, cells)
         told: list[StateParticipant] = []
         try:
@@ -151,6 +138,42 @@ class KVStore:
             for _ in range(more):
                 rows.push(self.cells.take(s, rows))
             rows.writable = rows.count * PAGE
+
+    def _demand(self, s: Sequence, n: int) -> tuple[list[tuple[PageList, bool, int]], int, dict[int, int]]:
+        """What `n` more pending rows take: (list, whether its tail must be copied, new pages) of each list that has no
+
+        room, the pages of the common list among them, and the cells by lane of the others.
+        """
+        pages, cells = 0, {}
+        short: list[tuple[PageList, bool, int]] = []
+        for rows in s.lists():
+            end = rows.length + s.pending + n
+            if end <= rows.writable:
+                continue
+            tail = rows.length // PAGE  # the only page with writable rows that a fork may hold too
+            shared = rows.length % PAGE != 0 and self.pool.is_shared(rows.lanes, int(rows.page_ids[tail]))
+            more = pages_for(end) - rows.count
+            short.append((rows, shared, more))
+            if rows is s.main:
+                pages = shared + more
+            else:
+                cells[int(rows.lanes[0])] = shared + more
+        return short, pages, cells
+
+    def shortage(self, rows: Mapping[int, int]) -> int:
+        """Pages that are missing to reserve so many more rows in each of these sequences at once; 0: they fit.
+
+        It may be a few too many, never too few: sequences that share a page count a copy each.
+        """
+        pages, cells = 0, dict[int, int]()
+        for seq, n in rows.items():
+            s = self._sequences[seq]
+            if s.main.length + s.pending + n > s.main.writable or s.overrides:
+                _, common, own = self._demand(s, n)
+                pages += common
+                for lane, count in own.items():
+                    cells[lane] = cells.get(lane, 0) + count
+        return max(0, self.pool.missing(pages, cells, holes=0))
 
     def commit(self, seq: int, rows: int | Seq[int] | NDArray[Any] | None = None) -> None:
         """Keeps all pending rows, the first so many, or those at the given indices in that order; drops the others.
@@ -392,6 +415,11 @@ class KVStore:
         """Page ids of the common list, pending rows included (none once all are overrides). Do not change them."""
         main = self._sequences[seq].main
         return main.page_ids[: main.count]
+
+    def holders(self, pages: ArrayLike) -> Int32:
+        """How many lists hold each of these pages, in the head where it is most."""
+        held: Int32 = self.pool.refs[:, np.asarray(pages, np.int64)].max(axis=0)
+        return held
 
     def overrides(self, seq: int) -> Mapping[ListKey, PageList]:
         """The lists that differ from the common one, by (layer, head). Do not change it."""

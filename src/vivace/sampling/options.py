@@ -9,7 +9,7 @@ from math import isfinite
 from operator import index
 from typing import Any
 
-from vivace.core.request import Sampling
+from vivace.core.request import Sampling, Span
 
 Check = Callable[[Any], Any]
 
@@ -21,6 +21,7 @@ class PromptOptions:
     sampling: Sampling
     samples: int = 1
     add_special_tokens: bool = True
+    spans: tuple[Span, ...] = ()
 
 
 def _integer(low: int | None = None) -> Check:
@@ -75,6 +76,13 @@ def _ids(value: Any) -> tuple[int, ...]:
         raise ValueError("a list of token ids") from None
 
 
+def _spans(value: Any) -> tuple[Span, ...]:
+    spans = tuple(value or ())
+    if not all(isinstance(span, Span) for span in spans):
+        raise ValueError("a list of Span")
+    return spans
+
+
 _CHECKS: dict[str, Check] = {
     "max_tokens": _integer(0),
     "min_tokens": _integer(0),
@@ -93,16 +101,17 @@ _CHECKS: dict[str, Check] = {
     "skip_special_tokens": _switch,
     "n": _integer(1),
     "add_special_tokens": _switch,
+    "spans": _spans,
 }
 OPTIONS = tuple(_CHECKS)
-_LISTS = ("stop", "stop_token_ids")
+_LISTS = ("stop", "stop_token_ids", "spans")
 
 
 def options_for(prompts: int, arguments: Mapping[str, Any]) -> list[PromptOptions]:
     """The options of each prompt. A list gives one value per prompt, otherwise all have the same.
 
-    `stop` and `stop_token_ids` are lists themselves: one per prompt is a list of lists. Raises TypeError for a name
-    that is not an option, ValueError for a value that is not allowed.
+    `stop`, `stop_token_ids` and `spans` are lists themselves: one per prompt is a list of lists.
+    Raises TypeError for a name that is not an option, ValueError for a value that is not allowed.
     """
     reject_unknown(arguments, OPTIONS)
     columns = {name: _column(name, value, prompts) for name, value in arguments.items()}
@@ -135,11 +144,11 @@ def _is_column(name: str, value: Any) -> bool:
 
 def _options(values: dict[str, Any]) -> PromptOptions:
     checked = {name: _checked(name, value) for name, value in values.items()}
-    samples, special = checked.pop("n", 1), checked.pop("add_special_tokens", True)
+    samples, special, spans = checked.pop("n", 1), checked.pop("add_special_tokens", True), checked.pop("spans", ())
     sampling = Sampling(**checked)
     if sampling.min_tokens > sampling.max_tokens:
         raise ValueError(f"min_tokens {sampling.min_tokens} is more than max_tokens {sampling.max_tokens}")
-    return PromptOptions(sampling, samples, special)
+    return PromptOptions(sampling, samples, special, spans)
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -16,9 +16,14 @@ class Decoder(Protocol):
 
     `extra_rows` is the most rows, beyond the next token, that a sequence may hold in the store within a round
     (drafts, a block): the engine keeps room for them.
+
+    `plain_rows`: the rows it commits for generated tokens are, bit for bit, those that the tokens would give as a
+    prompt. Then others may start from them, and the engine may preempt a sequence and compute it again. Where they are
+    not (a block whose rows saw later ones), a request is admitted only when there is room for all it can ever need.
     """
 
     extra_rows: int
+    plain_rows: bool
 
     def round(self, batch: Batch, budget: int) -> Generator[list[StepRequest], list[StepResult], list[Emit]]:
         """Advance the sequences of `batch` once.
@@ -30,5 +35,5 @@ class Decoder(Protocol):
         ...
 
     def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended: drop what is kept for it (a drafter's cache, an automaton)."""
+        """The sequence has ended, or starts again later: drop what is kept for it (a drafter's cache, an automaton)."""
         ...

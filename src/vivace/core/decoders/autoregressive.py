@@ -14,6 +14,7 @@ class Autoregressive:
     """Runs what is due of every sequence in one step, prompts and single tokens mixed."""
 
     extra_rows = 0
+    plain_rows = True
 
     def round(self, batch: Batch, budget: int) -> Generator[list[StepRequest], list[StepResult], list[Emit]]:
         (result,) = yield [StepRequest([plain_segment(turn) for turn in batch.turns])]

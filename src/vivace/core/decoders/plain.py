@@ -15,21 +15,16 @@ def plain_segment(turn: Turn) -> Segment:
 
 
 def _wanted(turn: Turn) -> Int32 | None:
-    if _reports_prompt(turn):
+    if turn.sequence.reports_prompt:
         return all_rows(turn.rows)
     return None if turn.chooses else NO_LOGITS
-
-
-def _reports_prompt(turn: Turn) -> bool:
-    sequence = turn.sequence
-    return sequence.prompt_logprobs is not None and sequence.length < sequence.prompt_length
 
 
 def absorb_plain(turn: Turn, store: KVStore, logits: Float32, stats: list[RowStats] | None) -> Emit:
     """Commit the rows of `plain_segment`, record the prompt's log-probabilities, choose the next token if it is due."""
     sequence = turn.sequence
     try:
-        if _reports_prompt(turn):
+        if sequence.reports_prompt:
             _record_prompt(turn, logits, stats)
         choices = [sequence.choose(logits[-1], stats[-1] if stats else None)] if turn.chooses else []
     except BadLogits as error:
@@ -42,6 +37,8 @@ def _record_prompt(turn: Turn, logits: Float32, stats: list[RowStats] | None) ->
     sequence = turn.sequence
     reported, count = sequence.prompt_logprobs, sequence.request.sampling.prompt_logprobs
     assert reported is not None and count is not None
-    first = sequence.length + 1  # the row of token i says how probable token i + 1 was
-    for row, token in enumerate(sequence.tokens[first : min(first + turn.rows, sequence.prompt_length)]):
-        reported.append(log_probabilities(logits[row], token, count, stats[row] if stats else None))
+    begin, end = sequence.length, min(sequence.length + turn.rows, sequence.prompt_length - 1)
+    for at in range(max(begin, len(reported) - 1), end):  # a row says how probable the next token was
+        row = at - begin
+        stat = stats[row] if stats else None
+        reported.append(log_probabilities(logits[row], sequence.tokens[at + 1], count, stat))

@@ -1,0 +1,36 @@
+"""What a request must be to run at all."""
+
+from __future__ import annotations
+
+from vivace.core.batch import pages_of
+from vivace.core.request import Request
+
+
+class RequestError(ValueError):
+    """The request can never run here; the message says what is wrong, and by how much."""
+
+
+def check_request(request: Request, samples: int, context: int, capacity_pages: int, extra_rows: int) -> None:
+    """Raises RequestError when `samples` completions of the request can never run.
+
+    `context`: the most tokens of a prompt and its completion. `extra_rows`: what the decoder may hold beyond them.
+    """
+    prompt, wanted = len(request.prompt), request.sampling.max_tokens
+    if not prompt:
+        raise RequestError("the prompt is empty: give at least one token")
+    for span in request.spans:
+        if not 0 <= span.first <= span.last < prompt:
+            raise RequestError(f"span {span.first}..{span.last} is not within the prompt's tokens 0..{prompt - 1}")
+    if prompt + wanted > context:
+        raise RequestError(
+            f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "
+            f"{prompt + wanted - context} more than the context of {context}: "
+            "shorten the prompt, lower max_tokens or load with a larger context"
+        )
+    need = pages_of(prompt + wanted + extra_rows)
+    need += samples > 1  # the page in which a copy of the prompt is cut may be copied
+    if need > capacity_pages:
+        raise RequestError(
+            f"a prompt of {prompt} tokens and max_tokens {wanted} need {need} pages of cache, {need - capacity_pages} "
+            f"more than the {capacity_pages} there are: shorten the prompt, lower max_tokens or enlarge the cache"
+        )
