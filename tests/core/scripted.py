@@ -54,7 +54,8 @@ def tiny_spec(
 class ScriptedExecutor:
     """Runs a Brain, `max_rows` at a time. `batch_sizes` notes the rows of each step."""
 
-    name = fingerprint = "scripted"
+    name = fingerprint = isa = "scripted"
+    threads = 1
     max_rows = 512
 
     def __init__(self, brain: Brain, spec: ModelSpec, capacity_pages: int = 64) -> None:

@@ -8,7 +8,9 @@ import pytest
 from scripted import ScriptedExecutor, random_brain, tiny_spec
 
 from vivace.core import cost
-from vivace.core.cost import CostTable, cost_table, measure
+from vivace.core.cost import CostTable, cost_path, cost_table, measure
+from vivace.core.engine import Engine
+from vivace.core.step import StepError
 
 TABLE = CostTable((1, 2, 8), (0, 100), ((1.0, 2.0), (1.5, 3.0), (4.5, 6.0)))
 
@@ -53,19 +55,53 @@ def test_no_step_is_longer_than_the_executor_takes():
     assert (table.rows, max(model.batch_sizes)) == ((1, 4), 4)
 
 
+def test_a_full_cache_is_refused():
+    model = executor()
+    model.store.reserve(model.store.new(), list(range(15 * 64 + 1)))
+    with pytest.raises(StepError, match="needs 64 tokens of cache, and 0 are free"):
+        measure(model, rows=(1, 64), depths=(0, 10))
+
+
 def test_the_first_step_of_each_kind_warms_up(monkeypatch):
     clock = accumulate(cycle((0, 100, 0, 1)))
     monkeypatch.setattr(cost, "perf_counter", lambda: next(clock))
     assert measure(executor(), rows=(1, 4), depths=(0,), repeats=1).seconds == ((1.0,), (1.0,))
 
 
-def test_measured_once_per_model_plan_machine_and_threads(monkeypatch, tmp_path):
-    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+def test_measured_once_per_executor_plan_and_machine(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     measured = []
     monkeypatch.setattr(cost, "measure", lambda executor: measured.append(1) or TABLE)
-    for key in (("a", "", "m", 1), ("a", "", "m", 1), ("b", "", "m", 1), ("a", "p", "m", 1), ("a", "", "m", 2)):
-        assert cost_table(executor(), *key) == TABLE
-    assert len(measured) == 4
-    cost.cost_path("a", "", "m", 1).write_text("{")
-    assert cost_table(executor(), "a", "", "m", 1) == TABLE
+    model = executor()
+    assert cost_table(model) == cost_table(model) == TABLE
+    assert len(measured) == 1
+    for name, value in (("name", "other"), ("isa", "other"), ("fingerprint", "other"), ("threads", 2)):
+        setattr(model, name, value)
+        assert cost_table(model) == TABLE
     assert len(measured) == 5
+    cost_table(model, "plan")
+    monkeypatch.setattr(cost, "machine_name", lambda: "other")
+    cost_table(model)
+    assert len(measured) == 7
+    cost_path(model).write_text("{")
+    assert cost_table(model) == TABLE
+    assert len(measured) == 8
+
+
+def test_a_table_that_cannot_be_kept_is_still_given(monkeypatch, tmp_path):
+    (tmp_path / "vivace").write_text("a file, not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cost, "measure", lambda executor: TABLE)
+    assert cost_table(executor()) == TABLE
+
+
+def test_an_engine_knows_the_cost_of_its_models(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured = []
+    monkeypatch.setattr(cost, "measure", lambda executor: measured.append(executor.fingerprint) or TABLE)
+    models = {"target": executor(), "draft": executor()}
+    models["draft"].fingerprint = "small"
+    engine = Engine(models)
+    assert not measured  # only when somebody asks
+    assert engine.cost() == engine.cost() == engine.cost("draft") == TABLE
+    assert measured == ["scripted", "small"]

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from toys import toy_checkpoint
 
 from vivace.cli.doctor import advice
 from vivace.core.step import StepRequest, StepResult
@@ -21,9 +22,11 @@ from vivace.kv.store import KVStore
 from vivace.measure import peers, report
 from vivace.measure.cases import SpeedTest, parse_tests
 from vivace.measure.compare import alternate, ratios
+from vivace.measure.curve import Point, row_curve
 from vivace.measure.limits import Limits, cache_bytes, work
 from vivace.measure.machine import Machine
 from vivace.measure.peers import PeerRunner, check_name
+from vivace.measure.profile import Share, profile
 from vivace.measure.speed import CHUNK, EngineRunner, Timed, pages_needed
 from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
@@ -204,6 +207,50 @@ def test_the_engine_runs_what_the_name_says(name: str, steps: list[list[int]]) -
     runner.run(test)
     assert store.free_pages == free  # nothing is left behind
     assert executor.steps == [step for step in steps if test.depth == 0 or max(step) == 1]  # the deep part is kept
+
+
+def test_the_row_curve_has_every_step_and_its_limits() -> None:
+    executor = CountingExecutor(KVStore(KVSpec.of(spec()), 4), spec())
+    probed: list[Limits] = []
+
+    def probe() -> Limits:
+        probed.append(Limits(1e9 * (len(probed) % 2 + 1), 1e11))  # 1 GB/s before each few points, 2 GB/s after
+        return probed[-1]
+
+    points = row_curve(cast(Any, executor), checkpoint(), probe, repeats=2)
+    assert [point.rows for point in points] == list(range(1, 65))
+    assert executor.steps == [[rows] for rows in range(1, 65) for _ in range(3)]  # a warm-up, and twice
+    needed = work(checkpoint(), SpeedTest("tg", 1, batch=9))
+    assert points[8].reading == needed.bytes / 1.5e9 and points[8].arithmetic == needed.ops / 1e11
+    assert executor.store.free_pages == 4
+
+
+def test_a_profile_is_of_the_test_and_not_of_filling_the_cache() -> None:
+    native = pytest.importorskip("vivace.exec.native", reason="the native core is not built")
+    test = SpeedTest("tg", 3, batch=2, depth=40)
+    executor = native.NativeExecutor(toy_checkpoint("qwen2", 0), capacity_pages=pages_needed([test]))
+    ours = EngineRunner(executor)
+    with ours.prepared(test) as repetition:
+        executor.op_times(True)
+        repetition()
+        counted = executor.op_times(False)
+    shares = profile(executor, ours, test)
+    assert {share.op for share in shares} == {name for name, _, _ in counted}
+    assert sum(share.share for share in shares) == pytest.approx(1)
+    assert [share.seconds for share in shares] == sorted((share.seconds for share in shares), reverse=True)
+    assert all(ns == 0 for _, _, ns in executor.op_times(False))
+    ours.close()
+
+
+def test_reports_of_profiles_and_curves() -> None:
+    machine = Machine("cpu", 2, 2, "portable", 1, None, "Linux", "3", "0")
+    results = alternate([Clockwork("vivace", [1, 1], [])], [SpeedTest("tg", 8)], 1, lambda: LIMITS)
+    profiles = {SpeedTest("tg", 8): [Share("attend", 0.003, 0.75), Share("head", 0.001, 0.25)]}
+    made = report.record(machine, 2, checkpoint(), results, "T0", profiles, [Point(3, 0.010, 0.008, 0.002)])
+    text = report.markdown(made)
+    assert "| operation of tg8 | ms | share |" in text and "| attend | 3.00 | 75.0 % |" in text
+    assert "| 3 | 10.00 | 8.00 | 2.00 | 80 % |" in text
+    assert json.loads(report.FORMATS["json"](made)) == made
 
 
 def test_pages_suffice_for_the_deepest_batch() -> None:

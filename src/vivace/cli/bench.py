@@ -13,6 +13,7 @@ from vivace.cli.parser import Parser, whole
 from vivace.cli.terminal import note, progress
 
 if TYPE_CHECKING:
+    from vivace.measure.limits import Limits
     from vivace.measure.speed import Runner
 
 FORMATS = ("md", "json", "jsonl", "csv")
@@ -31,6 +32,8 @@ def parser() -> Parser:
     what.add_argument(
         "--against", metavar="ENGINE", action="append", default=[], help="llama.cpp, transformers, openvino"
     )
+    what.add_argument("--profile", action="store_true", help="where the time of each test goes, by operation")
+    what.add_argument("--curve", action="store_true", help="what a step of 1 to 64 rows costs, beside the limits")
     what.add_argument("--reps", type=whole(1), default=5, metavar="N", help="repetitions of each test, after a warm-up")
     what.add_argument("-t", "--threads", type=whole(1), metavar="N", help="threads; by default all that may be used")
     what.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
@@ -55,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from vivace.exec.native import NativeExecutor
     from vivace.measure import machine, peers, report
     from vivace.measure.compare import alternate
+    from vivace.measure.curve import row_curve
+    from vivace.measure.profile import profile
     from vivace.measure.speed import EngineRunner, pages_needed
     from vivace.model.catalogue import resolve
     from vivace.model.load import load_checkpoint
@@ -63,8 +68,9 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = load_checkpoint(resolve(args.model))
     with ExitStack() as stack:
         executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_needed(tests))
-        runners: list[Runner] = [EngineRunner(executor)]
-        stack.callback(runners[0].close)
+        ours = EngineRunner(executor)
+        runners: list[Runner] = [ours]
+        stack.callback(ours.close)
         found = peers.installed() if names else {}
         for name in names:
             if name not in found:
@@ -74,11 +80,19 @@ def run(args: argparse.Namespace) -> int:
             stack.callback(peer.close)
             runners.append(peer)
         tier, _ = tier_of(executor)
-        results = alternate(runners, tests, args.reps, lambda: machine.probe(threads), progress)
+
+        def probe() -> Limits:
+            return machine.probe(threads)
+
+        results = alternate(runners, tests, args.reps, probe, progress)
+        profiles = {test: profile(executor, ours, test) for test in tests} if args.profile else {}
+        if args.curve:
+            progress("row curve")
+        curve = row_curve(executor, checkpoint, probe, args.reps) if args.curve else []
     progress("")
     for row in results:
         if row.problem:
             note(f"{row.engine} {row.test}: {row.problem}")
-    data = report.record(machine.describe(), threads, checkpoint, results, tier)
+    data = report.record(machine.describe(), threads, checkpoint, results, tier, profiles, curve)
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
     return 0

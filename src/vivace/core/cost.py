@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vivace.core.step import NO_LOGITS, Int32, Segment, StepRequest, all_rows
+from vivace.core.machine import cache_folder, machine_name
+from vivace.core.step import NO_LOGITS, Int32, Segment, StepError, StepRequest, all_rows
 from vivace.kv.spec import PAGE
 
 if TYPE_CHECKING:
@@ -73,13 +74,16 @@ def _line(start: float, end: float, where: float) -> float:
 def measure(executor: Executor, rows: Seq[int] = ROWS, depths: Seq[int] = DEPTHS, repeats: int = 5) -> CostTable:
     """Time steps of the executor, the median of `repeats` each.
 
-    Row counts that it does not take in one step, and depths that do not fit its cache or model, are left out. Takes seconds for a small model and a minute for a large one. The store is left as it was.
+    Row counts that it does not take in one step, and depths that do not fit its cache or model, are left out. Takes
+    seconds for a small model and a minute for a large one. The store is left as it was.
     """
     rows = [count for count in rows if count <= executor.max_rows]
     limit = executor.store.free_pages * PAGE - max(rows)
     if executor.spec.max_context:
         limit = min(limit, executor.spec.max_context - max(rows))
     fitting = tuple(depth for depth in depths if depth <= limit)
+    if not fitting:
+        raise StepError(f"measuring needs {min(depths) + max(rows)} tokens of cache, and {limit + max(rows)} are free")
     seq = executor.store.new()
     try:
         columns = []
@@ -113,21 +117,25 @@ def _tokens(executor: Executor, count: int) -> Int32:
     return ((np.arange(count) * 7 + 1) % executor.spec.vocab).astype(np.int32)
 
 
-def cost_table(executor: Executor, fingerprint: str, plan_key: str, machine: str, threads: int) -> CostTable:
-    """The table of this model, plan, machine and thread count: read from the cache folder, or measured and kept."""
-    path = cost_path(fingerprint, plan_key, machine, threads)
+def cost_table(executor: Executor, plan_key: str = "") -> CostTable:
+    """The table of this executor with this plan on this machine: read from the cache folder, or measured and kept."""
+    path = cost_path(executor, plan_key)
     try:
         return CostTable.from_json(path.read_text())
     except (OSError, ValueError):
         table = measure(executor)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(table.to_json())
-    part.replace(path)  # whole, or not at all, for another process that reads it
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(table.to_json())
+        part.replace(path)  # whole, or not at all, for another process that reads it
+    except OSError:
+        pass  # measured again next time
     return table
 
 
-def cost_path(fingerprint: str, plan_key: str, machine: str, threads: int) -> Path:
-    key = sha256("\0".join((fingerprint, plan_key, machine, str(threads))).encode()).hexdigest()[:32]
-    folder = Path(os.environ.get("VIVACE_CACHE") or Path.home() / ".cache" / "vivace")
-    return folder / "cost" / f"{key}.json"
+def cost_path(executor: Executor, plan_key: str = "") -> Path:
+    """Where the table is kept, by all that its times depend on."""
+    kind = (executor.name, executor.isa, executor.fingerprint, plan_key, machine_name(), str(executor.threads))
+    key = sha256("\0".join(kind).encode()).hexdigest()[:32]
+    return cache_folder() / "cost" / f"{key}.json"

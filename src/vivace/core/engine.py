@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn
 from vivace.core.clock import Clock, WallClock
+from vivace.core.cost import CostTable, cost_table
 from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.drive import drive
 from vivace.core.emit import Emit
@@ -93,6 +94,10 @@ class Engine:
         """End a request now; what it has generated stays in its handle. Nothing happens if it has ended already."""
         if not sequence.finished:
             self._end(sequence, "cancelled")
+
+    def cost(self, model: str = "target") -> CostTable:
+        """What steps take, for schedulers and draft shapes; measured, for seconds, when this machine has no table."""
+        return cost_table(self.models[model], self.room.key.plan)
 
     def reset_cache(self) -> None:
         """Forget the rows of earlier requests."""

@@ -50,6 +50,11 @@ def _read(path: Path) -> str:
         return ""
 
 
+def cache_folder() -> Path:
+    """Where what can be fetched or measured again is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
+
+
 def machine_name() -> str:
     """The processor and how many of them this process may use: what a measurement is valid for."""
     model = [

@@ -139,10 +139,14 @@ class Executor(Protocol):
     """Runs steps of one model. Reserves in `store`; committing, rolling back and forking is the caller's."""
 
     name: str
+    isa: str  # the instruction set of its kernels
     fingerprint: str  # identifies the weights; cached rows are shared only while it stays the same
     spec: ModelSpec
     store: KVStore
     max_rows: int  # of one step; a longer one raises StepError
+
+    @property
+    def threads(self) -> int: ...
 
     def run(self, request: StepRequest) -> StepResult: ...
 

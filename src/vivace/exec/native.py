@@ -225,6 +225,10 @@ class NativeExecutor:
             return "T1", "the step stops between layers for edits of the stream"
         return "T0", "the whole step is one native call"
 
+    @property
+    def threads(self) -> int:
+        return int(self._pool.threads)
+
     def set_threads(self, threads: int) -> None:
         """Takes effect with the next step."""
         if threads != self._pool.threads:

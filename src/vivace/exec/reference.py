@@ -41,6 +41,7 @@ class ReferenceExecutor:
     """Runs steps in float32 and keeps its cache in float32 (`value_bytes` 4) or in half floats (2)."""
 
     name = "reference"
+    isa = "torch"
     max_rows = sys.maxsize
 
     def __init__(self, checkpoint: Checkpoint, *, capacity_pages: int, value_bytes: int = 4) -> None:
@@ -92,6 +93,10 @@ class ReferenceExecutor:
 
     def tier(self, request: StepRequest) -> tuple[str, str]:
         return "T3", "reference executor"
+
+    @property
+    def threads(self) -> int:
+        return torch.get_num_threads()
 
     def set_threads(self, threads: int) -> None:
         torch.set_num_threads(threads)

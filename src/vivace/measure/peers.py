@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vivace.core.machine import cache_folder
 from vivace.measure.cases import SpeedTest
 from vivace.measure.speed import Timed
 
@@ -37,8 +38,7 @@ def pythons() -> list[str]:
     named = os.environ.get("VIVACE_PEERS")
     if named:
         return [named]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    own = cache / "vivace" / "peers" / "bin" / "python"
+    own = cache_folder() / "peers" / "bin" / "python"
     return [sys.executable, *([str(own)] if own.exists() else [])]
 
 

@@ -7,17 +7,30 @@ import io
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
+from vivace.measure.cases import SpeedTest
 from vivace.measure.compare import Result, ratios
+from vivace.measure.curve import Point
 from vivace.measure.limits import work
 from vivace.measure.machine import Machine
+from vivace.measure.profile import Share
 from vivace.model.weights import Checkpoint
 
 Record = dict[str, Any]
 
 
-def record(machine: Machine, threads: int, checkpoint: Checkpoint, results: Sequence[Result], tier: str) -> Record:
+def record(
+    machine: Machine,
+    threads: int,
+    checkpoint: Checkpoint,
+    results: Sequence[Result],
+    tier: str,
+    profiles: Mapping[SpeedTest, Sequence[Share]] = MappingProxyType({}),
+    curve: Sequence[Point] = (),
+) -> Record:
     """The object of `vivace bench -o json`; the first engine of `results` is ours."""
     limits = [limit for row in results for limit in row.limits]
     measured = {
@@ -27,7 +40,7 @@ def record(machine: Machine, threads: int, checkpoint: Checkpoint, results: Sequ
     }
     model = {"name": checkpoint.name, "family": checkpoint.spec.family, "file_bytes": checkpoint.file_bytes}
     rows = [_row(checkpoint, row, tier) for row in results]
-    return {
+    data: Record = {
         "machine": machine.record() | measured,
         "model": model | {"fingerprint": checkpoint.fingerprint},
         "results": rows,
@@ -36,6 +49,11 @@ def record(machine: Machine, threads: int, checkpoint: Checkpoint, results: Sequ
             for r in ratios(results)
         ],
     }
+    if profiles:
+        data["profiles"] = {str(test): [asdict(share) for share in shares] for test, shares in profiles.items()}
+    if curve:
+        data["curve"] = [asdict(point) for point in curve]
+    return data
 
 
 def _row(checkpoint: Checkpoint, row: Result, tier: str) -> Record:
@@ -78,6 +96,19 @@ def markdown(data: Record) -> str:
     for row in data["ratios"]:
         band = f"{row['low']:.2f} to {row['high']:.2f}"
         lines.append(f"| {row['test']} | {row['against']} | {row['median']:.2f} | {band} | {verdict(row)} |")
+    for test, shares in data.get("profiles", {}).items():
+        lines += ["", f"| operation of {test} | ms | share |", "| --- | ---: | ---: |"]
+        lines += [f"| {s['op']} | {1e3 * s['seconds']:.2f} | {100 * s['share']:.1f} % |" for s in shares]
+    if "curve" in data:
+        lines += [
+            "",
+            "| rows | step ms | reading ms | arithmetic ms | share of limit |",
+            "| ---: | ---: | ---: | ---: | ---: |",
+        ]
+    for p in data.get("curve", ()):
+        times = " | ".join(f"{1e3 * p[name]:.2f}" for name in ("seconds", "reading", "arithmetic"))
+        share = max(p["reading"], p["arithmetic"]) / p["seconds"]
+        lines.append(f"| {p['rows']} | {times} | {100 * share:.0f} % |")
     return "\n".join(lines)
 
 

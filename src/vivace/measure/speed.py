@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import resource
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,24 +48,32 @@ class EngineRunner:
         self._prefilled: tuple[int, int] | None = None  # (depth, sequence)
 
     def run(self, test: SpeedTest) -> Timed:
-        store = self.executor.store
-        sequences = [self._deep(test.depth) for _ in range(test.batch)]
-        try:
+        with self.prepared(test) as repetition:
             start = time.perf_counter()
-            if test.kind == "pp":
-                for seq in sequences:
-                    self._prefill(seq, test.tokens)
-            else:
-                for _ in range(test.tokens):
-                    segments = [Segment(seq, self._ids(1)) for seq in sequences]
-                    self.executor.run(StepRequest(segments))
-                    for seq in sequences:
-                        store.commit(seq)
+            repetition()
             seconds = time.perf_counter() - start
+        return Timed(seconds, peak_rss_bytes())
+
+    @contextmanager
+    def prepared(self, test: SpeedTest) -> Iterator[Callable[[], None]]:
+        """The part of a repetition whose time counts, ready to be called once."""
+        sequences = [self._deep(test.depth) for _ in range(test.batch)]
+        run = self._prompts if test.kind == "pp" else self._generate
+        try:
+            yield lambda: run(sequences, test.tokens)
         finally:
             for seq in sequences:
-                store.drop(seq)
-        return Timed(seconds, peak_rss_bytes())
+                self.executor.store.drop(seq)
+
+    def _prompts(self, sequences: list[int], tokens: int) -> None:
+        for seq in sequences:
+            self._prefill(seq, tokens)
+
+    def _generate(self, sequences: list[int], tokens: int) -> None:
+        for _ in range(tokens):
+            self.executor.run(StepRequest([Segment(seq, self._ids(1)) for seq in sequences]))
+            for seq in sequences:
+                self.executor.store.commit(seq)
 
     def close(self) -> None:
         self.executor.close()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vivace.core.machine import cache_folder
 from vivace.model.errors import ModelError
 
 if TYPE_CHECKING:
@@ -79,8 +80,7 @@ def entries() -> tuple[Entry, ...]:
 def folder() -> Path:
     """Where models lie: $VIVACE_MODELS, or the user's cache."""
     named = os.environ.get("VIVACE_MODELS")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(named) if named else cache / "vivace" / "models"
+    return Path(named) if named else cache_folder() / "models"
 
 
 def find(name: str) -> Entry:
