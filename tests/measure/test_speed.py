@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from toys import toy_checkpoint
 
+from toys import toy_checkpoint
 from vivace.cli.doctor import advice
 from vivace.core.step import StepRequest, StepResult
 from vivace.kv.spec import PAGE, KVSpec
