@@ -148,7 +148,7 @@ void address_field(nb::class_<Class>& cls, const char* name, Member* Owner::* fi
 void begin(Program& program, In<int32_t> tokens, std::optional<In<float>> vectors, In<int32_t> positions,
            In<int32_t> sequence, In<int32_t> slot, In<int32_t> visible, std::optional<In<int32_t>> tail,
            std::optional<In<int32_t>> tail_begin, In<int64_t> tables, std::optional<In<int64_t>> lists,
-           std::optional<In<bool>> layer_mask, In<int32_t> wanted, In<float> logits) {
+           std::optional<In<bool>> layer_mask, In<int32_t> wanted, In<float> logits, int32_t top) {
   static_assert(sizeof(KeyList) == 40);
   Rows rows;
   rows.rows = static_cast<int32_t>(positions.size());
@@ -172,6 +172,7 @@ void begin(Program& program, In<int32_t> tokens, std::optional<In<float>> vector
   }
   rows.wanted.assign(wanted.data(), wanted.data() + wanted.size());
   rows.logits = const_cast<float*>(logits.data());
+  rows.top = top;
   program.begin(std::move(rows));
 }
 
@@ -322,6 +323,14 @@ void bind_ops(nb::module_& m) {
     kernels_named(isa).logit_stats(x.data(), static_cast<int64_t>(x.size()), &max, &argmax, &sum);
     return std::tuple(max, argmax, sum);
   });
+  m.def("largest", [](In<float> x, int count, const std::string& isa) {
+    if (count < 1) throw nb::value_error("count must be at least 1");
+    std::vector<Candidate> found;
+    find_largest(kernels_named(isa), x.data(), static_cast<int64_t>(x.size()), 0, count, found);
+    auto out = make<int32_t, 1>({found.size()});
+    for (size_t i = 0; i < found.size(); ++i) out.data()[i] = found[i].id;
+    return out;
+  });
 }
 
 }  // namespace
@@ -408,7 +417,8 @@ NB_MODULE(_native, m) {
           },
           nb::keep_alive<1, 2>())
       .def("begin", &begin, "tokens"_a, "vectors"_a.none(), "positions"_a, "sequence"_a, "slot"_a, "visible"_a,
-           "tail"_a.none(), "tail_begin"_a.none(), "tables"_a, "lists"_a.none(), "layer_mask"_a.none(), "wanted"_a, "logits"_a)
+           "tail"_a.none(), "tail_begin"_a.none(), "tables"_a, "lists"_a.none(), "layer_mask"_a.none(), "wanted"_a,
+           "logits"_a, "top"_a)
       .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("op_count", &Program::op_count)
       .def("layer_begin", &Program::layer_begin)
@@ -434,6 +444,13 @@ NB_MODULE(_native, m) {
              std::vector<std::tuple<float, int, double>> found;
              for (const LogitStats& row : self.stats()) found.emplace_back(row.max, row.argmax, row.log_sum_exp);
              return found;
+           })
+      .def("top",
+           [](const Program& self) {
+             const auto columns = static_cast<size_t>(self.rows().top);
+             auto out = make<int32_t, 2>({columns ? self.top().size() / columns : 0, columns});
+             std::copy(self.top().begin(), self.top().end(), out.data());
+             return out;
            })
       .def("read_hidden", [](Program& self, uintptr_t out) { self.read_hidden(reinterpret_cast<float*>(out)); })
       .def("write_hidden", [](Program& self, uintptr_t in) { self.write_hidden(reinterpret_cast<const float*>(in)); })

@@ -261,6 +261,22 @@ void logit_stats(const float* x, int64_t n, float* max, int64_t* argmax, double*
                                : _mm512_reduce_add_pd(_mm512_add_pd(sums[0], sums[1]));
 }
 
+int32_t above(const float* x, int32_t n, float floor, int32_t* index) {
+  const __m512 limit = _mm512_set1_ps(floor);
+  __m512i places = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int32_t count = 0;
+  for (int32_t i = 0; i < n; i += kLanes) {
+    const __mmask16 mask = lanes_left(n - i);
+    const __mmask16 over = _mm512_mask_cmp_ps_mask(mask, _mm512_maskz_loadu_ps(mask, x + i), limit, _CMP_GT_OQ);
+    if (over) {
+      _mm512_storeu_si512(index + count, _mm512_maskz_compress_epi32(over, places));
+      count += __builtin_popcount(over);
+    }
+    places = _mm512_add_epi32(places, _mm512_set1_epi32(kLanes));
+  }
+  return count;
+}
+
 }  // namespace
 
 void set_elementwise(Kernels& kernels) {
@@ -274,6 +290,7 @@ void set_elementwise(Kernels& kernels) {
   kernels.rope = rope;
   kernels.append = append;
   kernels.logit_stats = logit_stats;
+  kernels.above = above;
 }
 
 }  // namespace vivace::avx512

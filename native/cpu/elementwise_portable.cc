@@ -109,6 +109,14 @@ void logit_stats(const float* x, int64_t n, float* max, int64_t* argmax, double*
   if (*max == std::numeric_limits<float>::infinity()) *sum_exp = std::numeric_limits<double>::quiet_NaN();
 }
 
+int32_t above(const float* x, int32_t n, float floor, int32_t* index) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    if (x[i] > floor) index[count++] = i;
+  }
+  return count;
+}
+
 }  // namespace
 
 void set_elementwise(Kernels& kernels) {
@@ -122,6 +130,7 @@ void set_elementwise(Kernels& kernels) {
   kernels.rope = rope;
   kernels.append = append;
   kernels.logit_stats = logit_stats;
+  kernels.above = above;
 }
 
 }  // namespace vivace::portable

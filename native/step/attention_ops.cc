@@ -236,8 +236,7 @@ bool Program::attend(const Op& op, int thread) {
         if (unit < mine.begin || unit >= mine.end) continue;
         if (!gathered) gather_queries(index, in.blocks[b], head, thread);
         gathered = true;
-        if (append && (in.slot[0] + keys(0, index, head).shift) / kChunk == chunk)
-          append_row(index, 0, head, thread);
+        if (append && (in.slot[0] + keys(0, index, head).shift) / kChunk == chunk) append_row(index, 0, head, thread);
         attend_chunk(index, in.blocks[b], head, chunk, partial(index, b, head, chunk), thread);
       }
     }
@@ -268,15 +267,17 @@ void Program::finish_block(int32_t index, const Block& block, int32_t head, cons
     // A lone row that was not split is attended once, but every thread needs it: it goes to the shared buffer.
     float* out = (single() && splits(index) ? private_[thread].attended : attended_ + row * attended_width_) +
                  head * group * dim;
-    float* lse = taps_[index].lse ? taps_[index].lse + in_layer(index).step_row(block.row + i) * layer.heads + head * group : nullptr;
+    float* lse = taps_[index].lse
+                     ? taps_[index].lse + in_layer(index).step_row(block.row + i) * layer.heads + head * group
+                     : nullptr;
     if (single() && thread != 0) lse = nullptr;
     k_.finish(group, dim, running.max + i * group, running.sum + i * group, running.out + int64_t{i} * group * dim, out,
               lse);
   }
 }
 
-// Masses as the chunks left them become probabilities, and those of tails go from their place in the row's list to their
-// ordinal.
+// Masses as the chunks left them become probabilities, and those of tails go from their place in the row's list to
+// their ordinal.
 void Program::scale_mass(int32_t index, const Block& block, int32_t head, const ChunkResult* chunks, ChunkSpan span,
                          const ChunkResult& running) {
   const Layer& layer = model_.layers[index];

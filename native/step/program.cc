@@ -125,6 +125,7 @@ void Program::begin(Rows rows) {
   if (rows.rows < 1 || rows.rows > max_rows_) throw std::invalid_argument("a step takes between 1 and max_rows rows");
   if (static_cast<int>(private_.size()) < pool_.threads())
     throw std::logic_error("rebuild the program for more threads");
+  if (rows.top < 0) throw std::invalid_argument("top cannot be negative");
   rows_ = std::move(rows);
   width_ = pool_.width();
   fresh_op_ = layer_begin_[0];
@@ -134,6 +135,8 @@ void Program::begin(Rows rows) {
   waited_.assign(width_, 0);
   const size_t stat_chunks = rows_.wanted.size() * ((model_.vocab + kStatChunk - 1) / kStatChunk);
   if (chunk_stats_.size() < stat_chunks) chunk_stats_.resize(stat_chunks);
+  if (rows_.top && chunk_top_.size() < stat_chunks) chunk_top_.resize(stat_chunks);
+  top_.assign(rows_.wanted.size() * rows_.top, -1);
   choose_rows();
 }
 
@@ -339,7 +342,8 @@ bool Program::quantise_attended(const Op& op, int thread) {
 
 bool Program::quantise_gated(const Op& op, int thread) {
   const int32_t n = model_.layers[op.layer].feed_forward;
-  return each_of(in_layer(op.layer).rows, thread, [&](int32_t row) { take_row(gate_ + int64_t{row} * gated_width_, row, n, thread); });
+  return each_of(in_layer(op.layer).rows, thread,
+                 [&](int32_t row) { take_row(gate_ + int64_t{row} * gated_width_, row, n, thread); });
 }
 
 // Splits the tiles of several matrices over the threads: one contiguous stream a thread for few rows (bound by
@@ -403,7 +407,8 @@ bool Program::output(const Op& op, int thread) {
   const Layer& layer = model_.layers[op.layer];
   const Linear* part = &layer.o;
   const int64_t stride = model_.hidden;
-  multiply(&part, &y_, &stride, 1, activations(in_layer(op.layer).rows, layer.heads * layer.head_dim, thread), op, thread);
+  multiply(&part, &y_, &stride, 1, activations(in_layer(op.layer).rows, layer.heads * layer.head_dim, thread), op,
+           thread);
   return true;
 }
 
@@ -485,6 +490,14 @@ void Program::combine_stats() {
     double sum = 0;
     for (int64_t i = 0; i < chunks; ++i) sum += part[i].sum * std::exp(static_cast<double>(part[i].max) - max);
     stats_[row] = {max, static_cast<int32_t>(argmax), max + std::log(sum)};
+    if (!rows_.top) continue;
+    std::vector<Candidate>& all = chunk_top_[row * chunks];
+    for (int64_t i = 1; i < chunks; ++i) {
+      const std::vector<Candidate>& own = chunk_top_[row * chunks + i];
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    keep_largest(all, rows_.top);
+    for (size_t i = 0; i < all.size(); ++i) top_[row * rows_.top + i] = all[i].id;
   }
 }
 
@@ -501,6 +514,7 @@ bool Program::logit_stats(const Op& op, int thread) {
     ChunkStats& into = chunk_stats_[unit];
     k_.logit_stats(x, n, &into.max, &into.argmax, &into.sum);
     into.argmax += begin;
+    if (rows_.top) find_largest(k_, x, n, static_cast<int32_t>(begin), rows_.top, chunk_top_[unit]);
   }
   return true;
 }

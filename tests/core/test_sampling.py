@@ -145,7 +145,34 @@ def test_stages_run_in_the_documented_order():
         Sampling(min_tokens=1, repetition_penalty=1.2, temperature=0.5, top_k=5, top_p=0.9, min_p=0.1), 0, (3,)
     )
     names = [type(stage).__name__ for stage in chooser.stages]
-    assert names == ["BanUntil", "RepetitionPenalty", "Temperature", "TopK", "TopP", "MinP"]
+    assert names == ["BanUntil", "RepetitionPenalty", "TopK", "Temperature", "TopP", "MinP"]
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"top_k": 5}, {"top_k": 9, "top_p": 0.8, "min_p": 0.05}, {"top_k": 40, "logprobs": 3}]
+)
+@pytest.mark.parametrize("found", [5, 9, 32])
+def test_the_largest_logits_of_the_executor_change_nothing(sampling, found):
+    for sample in range(50):
+        logits = np.round(logits_of(sample), 1)  # many are equal
+        chooser = Chooser(Sampling(temperature=0.7, **sampling), sample, ())
+        peak, first = float(logits.max()), int(logits.argmax())
+        top = descending(logits, largest(logits, found)).astype(np.int32)
+        with_top = RowStats(peak, first, log_sum_exp(logits), top)
+        assert chooser.choose(logits, context(), with_top) == chooser.choose(logits, context())
+
+
+def test_only_what_is_looked_at_is_found():
+    """With the largest given, the rest of the row is not read; stages by token id need it, so nothing is asked for."""
+    logits = np.full(32, np.nan, np.float32)
+    logits[[3, 7]] = 1, 2
+    stats = RowStats(2.0, 7, 2.3, np.array([7, 3], np.int32))
+    chooser = Chooser(Sampling(temperature=1.0, top_k=2, logprobs=2), 0, ())
+    assert chooser.top == 2
+    assert chooser.choose(logits, context(), stats).logprobs == {7: 2 - 2.3, 3: 1 - 2.3}
+    assert Chooser(Sampling(temperature=1.0, top_k=2, repetition_penalty=1.1), 0, ()).top == 0
+    assert Chooser(Sampling(top_k=2), 0, ()).top == Chooser(Sampling(temperature=1.0, top_p=0.9), 0, ()).top == 0
+    assert Chooser(Sampling(logprobs=4), 0, ()).top == 4
 
 
 def test_greedy_skips_stages_that_keep_the_argmax():

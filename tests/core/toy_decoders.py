@@ -9,7 +9,7 @@ import numpy as np
 from vivace.core.batch import Batch, Sequence, Turn
 from vivace.core.decoders.plain import absorb_plain, plain_segment
 from vivace.core.emit import Emit
-from vivace.core.step import Mask, Segment, StepRequest, StepResult, Write, all_rows
+from vivace.core.step import NO_LOGITS, Mask, Segment, StepRequest, StepResult, Write, all_rows
 from vivace.kv.store import KVStore
 
 Round = Generator[list[StepRequest], list[StepResult], list[Emit]]
@@ -49,6 +49,8 @@ class TreeSpeculative:
     def _draft(self, sequences: list[Sequence], batch: Batch):
         """{sequence: (tokens, parents)}; row 0 is the token that is due. The drafter's cache catches up lazily."""
         store = self.store
+        for s in sequences:
+            yield from self._catch_up(s, batch.models["draft"].max_rows // len(sequences))
         trees = {sequence: ([sequence.tokens[-1]], [-1]) for sequence in sequences}
         tips = dict.fromkeys(sequences, 0)
         for level in range(self.depth):
@@ -71,9 +73,17 @@ class TreeSpeculative:
                 store.rollback(self.drafting[s])
         return trees
 
-    def _draft_segment(self, s: Sequence, level: int, tip: int, store) -> Segment:
+    def _catch_up(self, s: Sequence, rows: int):
+        """Leaves at most so many rows for the first step of drafting, which all sequences share."""
         if s not in self.drafting:
-            self.drafting[s] = store.new()
+            self.drafting[s] = self.store.new()
+        seq = self.drafting[s]
+        while len(s.tokens) - (done := self.store.length(seq)) > rows:
+            tokens = np.array(s.tokens[done : done + rows], np.int32)
+            yield [StepRequest([Segment(seq, tokens, logits=NO_LOGITS)], model="draft", role="draft")]
+            self.store.commit(seq)
+
+    def _draft_segment(self, s: Sequence, level: int, tip: int, store) -> Segment:
         seq = self.drafting[s]
         tokens = s.tokens[store.length(seq) :] if level == 0 else [tip]
         return Segment(seq, np.array(tokens, np.int32))

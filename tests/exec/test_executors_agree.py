@@ -269,6 +269,21 @@ def test_native_does_what_the_reference_does(scenario, name):
         tested.close()
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("top", [0, 1, 40, 300])
+def test_the_largest_logits_of_each_row(top, threads):
+    executor = native.NativeExecutor(checkpoint(NAMES[0]), capacity_pages=8, threads=threads)
+    request = StepRequest([all_logits(executor.store.new(), random_tokens(9))], top=top)
+    result = executor.run(request)
+    assert result.stats is not None and len(result.stats) == 9
+    for row, stats in zip(result.logits, result.stats, strict=True):
+        if not top:
+            assert stats.top is None
+            continue
+        assert stats.top.tolist() == np.argsort(-row, kind="stable")[: min(top, native.MAX_TOP)].tolist()
+    executor.close()
+
+
 def test_a_step_of_more_than_max_rows_is_refused():
     executor = native.NativeExecutor(checkpoint(NAMES[0]), capacity_pages=8, max_rows=4)
     seq = executor.store.new()

@@ -85,6 +85,8 @@ struct Kernels {
 
   // Over n logits, in one pass: maximum, its lowest index, and sum of exp(x - max) in fixed lane order.
   void (*logit_stats)(const float* x, int64_t n, float* max, int64_t* argmax, double* sum_exp);
+  // Writes the indices i < n with x[i] > floor, ascending, and returns how many. `index` has room for n and 15 more.
+  int32_t (*above)(const float* x, int32_t n, float floor, int32_t* index);
 };
 
 const Kernels& portable_kernels();

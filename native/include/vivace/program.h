@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vivace/kernels.h"
+#include "vivace/largest.h"
 #include "vivace/pool.h"
 #include "vivace/weights.h"
 
@@ -79,6 +80,7 @@ struct Rows {
   const uint8_t* layer_mask = nullptr;  // [rows][layers] 0: the row passes the layer unchanged; null: none does
   std::vector<Sequence> sequences;
   std::vector<int32_t> wanted;  // rows whose logits are wanted
+  int32_t top = 0;              // so many of the largest logits of each are found
   float* logits = nullptr;      // [wanted][vocab]
 };
 
@@ -118,11 +120,14 @@ class Program {
   const std::vector<Op>& ops() const { return ops_; }
 
   Rows& rows() { return rows_; }
+  const Rows& rows() const { return rows_; }
   const Model& model() const { return model_; }
   LayerTaps& taps(int32_t layer) { return taps_[layer]; }  // layer == layers: hidden only
   void clear_taps();
   int64_t mass_stride = 0;
   const std::vector<LogitStats>& stats() const { return stats_; }
+  // [wanted][top] the ids of the largest logits, in order; -1 where there are no more.
+  const std::vector<int32_t>& top() const { return top_; }
 
   // The residual stream with everything added, [rows][hidden], and its replacement between two runs.
   void read_hidden(float* out);
@@ -149,7 +154,7 @@ class Program {
   // The rows that run a layer, packed, and what each of them sees there: a key that a row did not write is in no list.
   struct LayerRows {
     int32_t rows = 0;
-    const int32_t* row = nullptr;    // [rows] index in the step; null: the same
+    const int32_t* row = nullptr;  // [rows] index in the step; null: the same
     const int32_t* place = nullptr;  // [rows of the step] index here, -1: not here; null: the same
     const int32_t *positions = nullptr, *sequence = nullptr, *slot = nullptr;  // [rows], as in Rows
     const int32_t *visible = nullptr, *tail_begin = nullptr, *tail = nullptr;
@@ -257,9 +262,9 @@ class Program {
   std::unique_ptr<Claim[]> claims_;
   Barrier barrier_;
   int width_ = 1;
-  int32_t fresh_op_ = 0;      // the operation before which the stream was set: there is no branch to add yet
-  int32_t next_op_ = 0;       // one past the last operation run
-  bool stream_set_ = false;   // write_hidden came after the last run
+  int32_t fresh_op_ = 0;  // the operation before which the stream was set: there is no branch to add yet
+  int32_t next_op_ = 0;  // one past the last operation run
+  bool stream_set_ = false;  // write_hidden came after the last run
 
   Rows rows_;
   LayerRows every_row_;
@@ -274,11 +279,13 @@ class Program {
     double sum;
   };
   std::vector<ChunkStats> chunk_stats_;
+  std::vector<std::vector<Candidate>> chunk_top_;
+  std::vector<int32_t> top_;
   std::vector<int64_t> waited_;
 
   std::unique_ptr<uint8_t[], void (*)(void*)> memory_;
   int64_t used_ = 0, capacity_ = 0;
-  int32_t widest_ = 0;     // columns of the widest product input
+  int32_t widest_ = 0;  // columns of the widest product input
   int32_t qkv_width_ = 0;  // widest q + k + v
   int32_t attended_width_ = 0, gated_width_ = 0;
   int32_t block_rows_ = 1, block_queries_ = 1, dim_ = 0;  // limits of an attention block; the widest head
@@ -288,7 +295,8 @@ class Program {
   std::vector<Private> private_;
 };
 
-// One thread for itself when the step has a single row, a share of the rows each otherwise. True: the threads must meet.
+// One thread for itself when the step has a single row, a share of the rows each otherwise. True: the threads must
+// meet.
 template <class Each>
 bool Program::each_of(int32_t rows, int thread, Each each) {
   if (single()) {

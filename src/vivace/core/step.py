@@ -87,6 +87,7 @@ class StepRequest:
     last_layer: int | None = None
     layer_mask: NDArray[np.bool_] | None = None  # [rows, layers]: False skips the block for that row (keys not written)
     edits: Mapping[Tap, Edit] | None = None
+    top: int = 0  # how many of each row's largest logits are wanted as `RowStats.top`, where the executor finds them
     role: str = "target"  # counters are kept per role
 
     @property
@@ -114,6 +115,7 @@ class RowStats:
     max: float
     argmax: int
     log_sum_exp: float
+    top: Int32 | None = None  # ids of the largest logits, in order; of equal ones the lowest id first
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from vivace.kv.store import KVStore
 from vivace.model.spec import BlockSpec, RopeSpec
 from vivace.model.weights import Checkpoint
 
+MAX_TOP = 256  # more than that are not found in the step
 MAX_ROWS = 512  # of one step: the core keeps buffers for as many
 
 
@@ -98,7 +99,7 @@ class NativeExecutor:
             raise
         kv_read, kv_written = self._traffic.cache(request, rows)
         finish(request, rows, self.store)
-        stats = [RowStats(*row) for row in self._program.stats()] if len(rows.wanted) else None
+        stats = self._stats(request) if len(rows.wanted) else None
         cost = StepCost(
             rows=rows.count,
             weight_bytes=self._traffic.weights(request, rows),
@@ -128,7 +129,7 @@ class NativeExecutor:
         values = self._open_taps(request, rows)
         program.begin(
             rows.tokens, rows.vectors, rows.positions, index, rows.ordinals, rows.span, rows.extra, rows.extra_starts,
-            tables, lists, mask, rows.wanted, logits,
+            tables, lists, mask, rows.wanted, logits, min(request.top, MAX_TOP),
         )  # fmt: skip
         calls = self._run_ranges(request, rows, values)
         last = Tap("hidden", rows.last_layer)
@@ -136,6 +137,13 @@ class NativeExecutor:
             program.read_hidden(address(values[last]))
         del kept
         return logits, values, calls
+
+    def _stats(self, request: StepRequest) -> list[RowStats]:
+        rows = self._program.stats()
+        if not request.top:
+            return [RowStats(*row) for row in rows]
+        found = zip(rows, self._program.top(), strict=True)
+        return [RowStats(peak, first, total, top[top >= 0]) for (peak, first, total), top in found]
 
     def _run_ranges(self, request: StepRequest, rows: Rows, values: dict[Tap, NDArray[np.float32]]) -> int:
         """Runs the operations of the step, cut where something is edited; returns in how many calls."""

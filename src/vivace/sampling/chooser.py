@@ -14,7 +14,7 @@ from vivace.core.request import Sampling
 from vivace.core.step import RowStats
 from vivace.sampling.keyed import uniform
 from vivace.sampling.select import descending, largest, log_sum_exp
-from vivace.sampling.stages import GREEDY_BELOW, stages_of
+from vivace.sampling.stages import GREEDY_BELOW, TopK, stages_of
 from vivace.slots.logits import Candidates, Context, Float32, Int32, LogitStage
 
 LogProbs = dict[int, float]
@@ -44,6 +44,12 @@ class Chooser:
         self.greedy = sampling.temperature < GREEDY_BELOW or sampling.top_k == 1
         stages = [*extra, *stages_of(sampling, end_ids)]
         self.stages = [stage for stage in stages if not (self.greedy and stage.keeps_argmax)]
+        self._first_k = self.stages[0].k if self.stages and isinstance(self.stages[0], TopK) else 0
+
+    @property
+    def top(self) -> int:
+        """How many of the largest logits are worth finding in the step: 0 when all are looked at anyway."""
+        return max(self._first_k, self.sampling.logprobs or 0)
 
     def choose(self, logits: Float32, context: Context, stats: RowStats | None = None) -> Choice:
         """The token that follows `context`. `logits` [vocab] is left as it is.
@@ -57,15 +63,15 @@ class Chooser:
             token = first
         else:
             with np.errstate(over="ignore"):  # distances beyond float32 are as good as infinite
-                token = self._choose(logits, context)
+                token = self._choose(logits, context, stats)
         wanted = self.sampling.logprobs
         if wanted is None:
             return Choice(token, None)
         return Choice(token, log_probabilities(logits, token, wanted, stats))
 
-    def _choose(self, logits: Float32, context: Context) -> int:
-        left = Candidates(_all_ids(len(logits)), logits.copy())
-        for stage in self.stages:
+    def _choose(self, logits: Float32, context: Context, stats: RowStats | None) -> int:
+        left, stages = self._candidates(logits, stats)
+        for stage in stages:
             left = stage.apply(left, context)
         peak, index = _peak(left.logits)
         if not isfinite(peak):
@@ -73,6 +79,14 @@ class Chooser:
         if self.greedy:
             return int(left.ids[index])
         return draw(left, uniform(self.sampling.seed, self.sample, context.position))
+
+    def _candidates(self, logits: Float32, stats: RowStats | None) -> tuple[Candidates, list[LogitStage]]:
+        """What the choice begins with, and the stages still to run on it."""
+        top, k = stats.top if stats else None, self._first_k
+        if k and top is not None and len(top) >= k:
+            ids = np.sort(top[:k])
+            return Candidates(ids, logits[ids]), self.stages[1:]
+        return Candidates(_all_ids(len(logits)), logits.copy()), self.stages
 
 
 def draw(candidates: Candidates, u: float) -> int:
@@ -99,7 +113,11 @@ def _look_up(weights: Float32, cumulative: NDArray[np.float64], target: float) -
 def log_probabilities(logits: Float32, token: int, count: int, stats: RowStats | None = None) -> LogProbs:
     """The `count` most probable tokens, most probable first, and `token`, under the model's own distribution."""
     total = stats.log_sum_exp if stats else log_sum_exp(logits)
-    ids = descending(logits, largest(logits, count)).tolist() if count else []
+    ids: list[int] = []
+    if stats and stats.top is not None and len(stats.top) >= count:
+        ids = stats.top[:count].tolist()
+    elif count:
+        ids = descending(logits, largest(logits, count)).tolist()
     return {i: float(logits[i]) - total for i in (ids if token in ids else [*ids, token])}
 
 

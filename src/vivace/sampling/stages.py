@@ -1,6 +1,7 @@
 """The built-in logit stages, in the order in which they run.
 
-Bans, repetition penalty, temperature, top-k, top-p, min-p. Each works on what the one before it left; top-p and min-p
+Bans, repetition penalty, top-k, temperature, top-p, min-p. Temperature keeps the order, so it may follow top-k and work
+on little. Each works on what the one before it left; top-p and min-p
 read probabilities renormalised over that.
 """
 
@@ -113,10 +114,10 @@ def stages_of(sampling: Sampling, end_ids: tuple[int, ...]) -> list[LogitStage]:
         stages.append(BanUntil(end_ids, sampling.min_tokens))
     if sampling.repetition_penalty != 1.0:
         stages.append(RepetitionPenalty(sampling.repetition_penalty))
-    if sampling.temperature != 1.0:
-        stages.append(Temperature(max(sampling.temperature, GREEDY_BELOW)))
     if sampling.top_k > 0:
         stages.append(TopK(sampling.top_k))
+    if sampling.temperature != 1.0:
+        stages.append(Temperature(max(sampling.temperature, GREEDY_BELOW)))
     if sampling.top_p < 1.0:
         stages.append(TopP(sampling.top_p))
     if sampling.min_p > 0.0:

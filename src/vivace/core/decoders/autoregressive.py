@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from vivace.core.batch import Batch, Sequence
-from vivace.core.decoders.plain import absorb_plain, plain_segment
+from vivace.core.decoders.plain import absorb_plain, plain_request
 from vivace.core.emit import Emit
 from vivace.core.step import StepRequest, StepResult
 
@@ -17,7 +17,7 @@ class Autoregressive:
     plain_rows = True
 
     def round(self, batch: Batch, budget: int) -> Generator[list[StepRequest], list[StepResult], list[Emit]]:
-        (result,) = yield [StepRequest([plain_segment(turn) for turn in batch.turns])]
+        (result,) = yield [plain_request(batch.turns)]
         store, starts, stats = batch.models["target"].store, result.starts.tolist(), result.stats
         emits = []
         for turn, first, last in zip(batch.turns, starts[:-1], starts[1:], strict=True):

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from vivace.core.batch import Turn
 from vivace.core.emit import Emit
-from vivace.core.step import NO_LOGITS, Float32, Int32, RowStats, Segment, all_rows
+from vivace.core.step import NO_LOGITS, Float32, Int32, RowStats, Segment, StepRequest, all_rows
 from vivace.kv.store import KVStore
 from vivace.sampling.chooser import BadLogits, log_probabilities
+
+
+def plain_request(turns: list[Turn]) -> StepRequest:
+    """The plain rows of all turns in one step."""
+    return StepRequest([plain_segment(turn) for turn in turns], top=max(map(_top, turns)))
+
+
+def _top(turn: Turn) -> int:
+    sequence = turn.sequence
+    reported = sequence.request.sampling.prompt_logprobs if sequence.reports_prompt else None
+    return max(sequence.chooser.top if turn.chooses else 0, reported or 0)
 
 
 def plain_segment(turn: Turn) -> Segment:
