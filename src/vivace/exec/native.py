@@ -36,7 +36,7 @@ class NativeExecutor:
         self, checkpoint: Checkpoint, *, capacity_pages: int, threads: int = 1, isa: str = "", max_rows: int = MAX_ROWS
     ) -> None:
         self.spec, self.fingerprint = checkpoint.spec, checkpoint.fingerprint
-        self.isa: str = _native.isa(isa)
+        self.isa = _native.isa(isa)
         self.max_rows = max_rows
         self.store = KVStore(KVSpec.of(self.spec), capacity_pages)
         self._checkpoint = checkpoint
@@ -54,7 +54,7 @@ class NativeExecutor:
         self._program = _native.Program(self._pool, self.isa, self._model, self.max_rows)
         self._attend = [i for i, (name, _) in enumerate(self._program.ops()) if name == "attend"]
 
-    def _describe(self) -> Any:
+    def _describe(self) -> _native.Model:
         spec, embed = self.spec, self._checkpoint.matrices["embed"]
         if embed.row_order is not None:
             raise ValueError("an embedding matrix with reordered rows cannot be looked up")
@@ -68,7 +68,7 @@ class NativeExecutor:
             model.add_layer(self._layer(index, block))
         return model
 
-    def _layer(self, index: int, block: BlockSpec) -> Any:
+    def _layer(self, index: int, block: BlockSpec) -> _native.Layer:
         attention, plane = block.attention, self.store.planes[index]
         layer = _native.Layer()
         layer.heads, layer.kv_heads, layer.head_dim = attention.heads, attention.kv_heads, attention.head_dim

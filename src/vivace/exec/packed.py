@@ -37,7 +37,7 @@ class RopeTable:
 class PackedWeights:
     """Every matrix of a checkpoint in the order of execution, packed into one arena."""
 
-    def __init__(self, checkpoint: Checkpoint, pool: Any) -> None:
+    def __init__(self, checkpoint: Checkpoint, pool: _native.Pool) -> None:
         self.checkpoint = checkpoint
         order = [f"blocks.{i}.{part}" for i in range(len(checkpoint.spec.blocks)) for part in PARTS]
         head = "embed" if checkpoint.spec.tied_head else "head"
@@ -53,7 +53,7 @@ class PackedWeights:
             at += sizes[name]
         self.head = self.linear(head)
 
-    def linear(self, name: str) -> Any:
+    def linear(self, name: str) -> _native.Linear:
         matrix = self.checkpoint.matrices[name]
         bias = self.checkpoint.vectors.get(f"{name}.bias")
         return _native.Linear(
@@ -68,11 +68,10 @@ def address(array: NDArray[Any]) -> int:
 
 def _packed_bytes(matrix: StoredMatrix) -> int:
     tiles = -(-matrix.rows // 16)
-    size: int = tiles * _native.tile_bytes(matrix.type, matrix.cols)
-    return size
+    return tiles * _native.tile_bytes(matrix.type, matrix.cols)
 
 
-def _pack(matrix: StoredMatrix, target: int, pool: Any) -> None:
+def _pack(matrix: StoredMatrix, target: int, pool: _native.Pool) -> None:
     order = None if matrix.row_order is None else np.ascontiguousarray(matrix.row_order, np.int64)
     data = matrix.data
     _native.pack_matrix(
