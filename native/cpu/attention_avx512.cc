@@ -5,7 +5,7 @@
 // nor where it is cut shows in the result.
 #include "attention.h"
 
-#include <immintrin.h>
+#include "intrinsics.h"
 
 #include <array>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Row-wise kernels with AVX-512. Every tail is a masked vector, so an element's bits do not depend on its place.
-#include <immintrin.h>
+#include "intrinsics.h"
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // Exponential and hyperbolic tangent of 16 floats.
 #pragma once
-#include <immintrin.h>
+#include "intrinsics.h"
 
 namespace vivace::avx512 {
 

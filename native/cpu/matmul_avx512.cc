@@ -1,4 +1,4 @@
-#include <immintrin.h>
+#include "intrinsics.h"
 
 #include "matmul.h"
 #include "matmul_kernel.h"

@@ -11,7 +11,6 @@
 // with dot, sum exact integers and d the activation scale: the same bits for any number of rows or tiles.
 // The zero point z of a block of activations adds z * (sum of the weights) to dot.
 #pragma once
-#pragma GCC diagnostic ignored "-Wpsabi"  // vectors are passed to inlined functions only
 #include <cstdint>
 #include <cstring>
 #include <utility>

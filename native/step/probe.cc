@@ -12,7 +12,9 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-using Words = uint64_t __attribute__((vector_size(64), aligned(64)));
+struct Words {  // a struct, since a container drops the attributes of a bare vector
+  uint64_t values __attribute__((vector_size(64)));
+};
 
 }  // namespace
 
@@ -30,9 +32,9 @@ double probe_bandwidth(Pool& pool, double seconds, int megabytes) {
     int64_t i = mine.begin;
     for (; i + 8 <= mine.end; i += 8) {
       __builtin_prefetch(&memory[std::min<int64_t>(i + 128, mine.end - 1)]);
-      for (int lane = 0; lane < 8; ++lane) sum[lane] ^= memory[i + lane];
+      for (int lane = 0; lane < 8; ++lane) sum[lane].values ^= memory[i + lane].values;
     }
-    for (int lane = 1; lane < 8; ++lane) sum[0] ^= sum[lane];
+    for (int lane = 1; lane < 8; ++lane) sum[0].values ^= sum[lane].values;
     sums[thread] = sum[0];
   };
   const double end = now() + seconds;

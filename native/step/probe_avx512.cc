@@ -1,7 +1,7 @@
 #include "vivace/probe.h"
 
 #if defined(__AVX512VNNI__)
-#include <immintrin.h>
+#include "intrinsics.h"
 #endif
 
 namespace vivace {

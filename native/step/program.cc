@@ -502,7 +502,7 @@ void Program::combine_stats() {
 }
 
 // Statistics in chunks of fixed size, folded in order: their bits do not depend on the threads.
-bool Program::logit_stats(const Op& op, int thread) {
+bool Program::logit_stats(const Op& op, int) {
   const auto wanted = static_cast<int64_t>(rows_.wanted.size());
   if (wanted == 0) return false;
   const int64_t chunks = (model_.vocab + kStatChunk - 1) / kStatChunk;
