@@ -57,6 +57,17 @@ def test_core_knows_no_method(path: Path) -> None:
     assert not words(path) & methods()
 
 
+def test_a_name_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    for text in ('x = "the racer wins"', "racer = 1", "def racer(): ...", "f(racer=1)", "a.racer", "def f(racer): ..."):
+        file.write_text(text)
+        assert "racer" in words(file), text
+    file.write_text("def f():\n    from vivace.methods.speculative import racer")
+    assert "vivace.methods.speculative.racer" in imported(file)
+    file.write_text("racers = 'bracer'  # racer")
+    assert "racer" not in words(file)
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_only_some_files_use_torch(path: Path) -> None:
     allowed = name(path).startswith(("exec/reference", "exec/torch_ops", "train/", "measure/drivers/", "methods/"))

@@ -11,7 +11,7 @@ from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.decoders.plain import absorb_plain, plain_segment
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
-from vivace.core.step import StepRequest
+from vivace.core.step import Segment, StepRequest, Write
 
 VOCAB = 16
 
@@ -83,6 +83,19 @@ def test_good_guesses_save_steps_of_the_target():
     assert slow.steps.target_forwards == 40 and fast.steps.target_forwards <= 10
     assert fast.steps.accepted_per_forward >= 4 and fast.steps.draft_forwards > 0
     assert speculative.stats.roles["draft"].forwards == fast.steps.draft_forwards
+
+
+def test_drafts_of_the_model_itself_are_counted_as_drafts():
+    class Looks(Autoregressive):
+        def round(self, batch, budget):
+            segments = [Segment(t.sequence.seq, t.tokens(), write=Write.SCRATCH) for t in batch.turns]
+            yield [StepRequest(segments, role="draft")]
+            return (yield from super().round(batch, budget))
+
+    engine = Engine({"target": ScriptedExecutor(random_brain(3, VOCAB), tiny_spec(VOCAB, 700))}, decoder=Looks())
+    (done,) = generate(engine, [Request([1, 2], Sampling(max_tokens=5, ignore_eos=True))])
+    assert (done.steps.target_forwards, done.steps.draft_forwards) == (5, 5)
+    assert (engine.stats.roles["target"].forwards, engine.stats.roles["draft"].forwards) == (5, 5)
 
 
 def test_guesses_stay_within_the_context():

@@ -7,6 +7,7 @@ import pytest
 from scripted import CharTokenizer, ScriptedExecutor, forced_brain, random_brain, tiny_spec
 
 from vivace.core.batch import Sequence
+from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.engine import Engine, RequestError
 from vivace.core.request import Request, Sampling
 from vivace.core.step import StepError
@@ -265,6 +266,50 @@ def test_an_interrupt_leaves_the_engine_usable():
     engine.check()
     finish(engine)
     assert handle.generated == generate(engine_of(), handle.request)[0].generated
+
+
+class KeepsRecent(Autoregressive):
+    """Evicts all but the last 8 rows after each round."""
+
+    plain_rows = False
+
+    def round(self, batch, budget):
+        emits = yield from super().round(batch, budget)
+        store = batch.models["target"].store
+        for turn in batch.turns:
+            seq = turn.sequence.seq
+            store.keep(seq, None, None, np.arange(max(0, store.length(seq) - 8), store.length(seq)))
+        return emits
+
+
+@pytest.mark.parametrize("failure", [None, KeyboardInterrupt])
+def test_evicted_rows_have_run(failure):
+    """The store holds fewer rows than tokens have run; an interrupted round goes on from where it was."""
+    engine = engine_of(decoder=KeepsRecent())
+    (handle,) = engine.add(Request(list(range(30)), Sampling(max_tokens=20)))
+    run, positions = engine.models["target"].run, []
+
+    def noted(request):
+        positions.extend(engine.store.next_position(s.seq) + i for s in request.segments for i in range(s.rows))
+        return run(request)
+
+    def interrupted(request):
+        run(request)
+        raise KeyboardInterrupt
+
+    engine.models["target"].run = noted
+    for _ in range(5):
+        engine.step()
+        engine.check()
+    if failure:
+        engine.models["target"].run = interrupted
+        with pytest.raises(failure):
+            engine.step()
+        engine.models["target"].run = noted
+        engine.check()
+    assert engine.store.length(handle.seq) == 8
+    finish(engine)
+    assert positions == list(range(30 + 19)) and len(handle.generated) == 20
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3, 5])

@@ -31,8 +31,8 @@ def pages_of(tokens: int) -> int:
 class Sequence:
     """A request on its way; also the handle that the engine gives out.
 
-    `tokens` is the prompt and all that was generated. The first `length` of them are committed in the target's store,
-    where this sequence is `seq`; the rest still has to run.
+    `tokens` is the prompt and all that was generated. The first `length` of them have run and are committed in the
+    target's store, where this sequence is `seq` (what was evicted since counts too); the rest still has to run.
     """
 
     request: Request

@@ -45,11 +45,17 @@ def _run(requests: list[StepRequest], models: Mapping[str, Executor]) -> list[St
 
 
 def _charge(request: StepRequest, result: StepResult, batch: Batch) -> None:
-    """Book the step on the sequences in it: cache reads by their share of the keys."""
+    """Book the step on the sequences in it: cache reads by their share of the keys.
+
+    Steps of other models are of sequences that only the decoder knows: it counts them.
+    """
     target = request.model == "target"
     by_seq = {turn.sequence.seq: turn.sequence for turn in batch.turns} if target else {}
     members: list[Sequence] = [by_seq[s.seq] for s in request.segments if s.seq in by_seq]
     keys = sum(sequence.length + 1 for sequence in members)
     for sequence in members:
-        sequence.steps.target_forwards += 1
+        if request.role == "draft":
+            sequence.steps.draft_forwards += 1
+        else:
+            sequence.steps.target_forwards += 1
         sequence.memory.kv_read_bytes += result.cost.kv_read_bytes * (sequence.length + 1) // keys

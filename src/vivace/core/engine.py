@@ -145,7 +145,8 @@ class Engine:
         for seq, sequence in self.running.items():
             assert sequence.seq == seq, f"sequence {seq} is filed under another number"
             assert self.store.pending(seq) == 0, f"sequence {seq} was left with pending rows"
-            assert self.store.length(seq) == sequence.length, f"sequence {seq} and the store disagree on its length"
+            ran = self.store.next_position(seq)
+            assert ran == sequence.length, f"sequence {seq} has run {ran} tokens, and not {sequence.length}"
             assert not sequence.finished, f"sequence {seq} has ended and still runs"
         self.room.check(idle=not self._holders())
 
@@ -287,6 +288,4 @@ class Engine:
     def _undo(self, turns: list[Turn]) -> None:
         """Drop what a failed or interrupted round left pending."""
         for turn in turns:
-            sequence = turn.sequence
-            self.store.rollback(sequence.seq)
-            sequence.length = self.store.length(sequence.seq)
+            self.store.rollback(turn.sequence.seq)

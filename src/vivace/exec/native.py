@@ -252,7 +252,8 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Frees the weights; the executor cannot run after it."""
-        del self._program, self._model, self._weights
+        for part in ("_program", "_model", "_weights"):
+            self.__dict__.pop(part, None)
 
 
 _NORMS = (
