@@ -184,16 +184,11 @@ void Program::attend_chunk(int32_t index, const Block& block, int32_t head, int3
   args.max = into.max;
   args.sum = into.sum;
   args.out = into.out;
-  std::vector<float> prob, bias;
   if (list.bias) {
-    bias.resize(static_cast<size_t>(args.queries) * kChunk);
-    gather_biases(index, list, longest, chunk, args.queries, bias.data());
-    args.bias = bias.data();
+    args.bias = private_[thread].bias;
+    gather_biases(index, list, longest, chunk, args.queries, private_[thread].bias);
   }
-  if (taps_[index].mass) {
-    prob.resize(static_cast<size_t>(args.queries) * kChunk);
-    args.prob = prob.data();
-  }
+  if (taps_[index].mass) args.prob = private_[thread].prob;
   k_.attend(args);
   if (!taps_[index].mass) return;
   for (int32_t i = 0; i < args.queries; ++i) {
@@ -319,7 +314,8 @@ bool Program::fold(const Op& op, int thread) {
     std::fill_n(running.max, queries, -std::numeric_limits<float>::infinity());
     std::fill_n(running.sum, queries * (dim + 1), 0.0f);
     const ChunkSpan span = chunk_span(index, block, head);
-    std::vector<ChunkResult> parts;
+    std::vector<ChunkResult>& parts = private_[thread].parts;
+    parts.clear();
     for (int32_t chunk = span.first; chunk < span.last; ++chunk) {
       const ChunkResult part = partial(index, b, head, chunk);
       k_.fold(queries, dim, part.max, part.sum, part.out, running.max, running.sum, running.out);

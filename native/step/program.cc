@@ -103,6 +103,8 @@ void Program::build() {
       own.q = allocate(int64_t{block_queries_} * dim_);
       own.chunk = allocate(int64_t{block_queries_} * (dim_ + 2));
       own.running = allocate(int64_t{block_queries_} * (dim_ + 2));
+      own.prob = allocate(int64_t{block_queries_} * kChunk);
+      own.bias = allocate(int64_t{block_queries_} * kChunk);
       own.cells = reinterpret_cast<uint8_t*>(allocate(int64_t{kChunk} * dim_));  // 2 arrays of half floats
       own.scratch = reinterpret_cast<uint8_t*>(allocate(kMatmulScratch / 4));
     }

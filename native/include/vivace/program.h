@@ -140,11 +140,16 @@ class Program {
   std::vector<int64_t> op_ns;  // per operation, summed over runs while timing
 
  private:
+  struct ChunkResult {
+    float *max, *sum, *out;
+  };
   // Buffers of one row that each thread keeps for itself when a step has a single row.
   struct Private {
     float *hidden, *normed, *query, *attended;
     Quantised quantised;
     float *q, *chunk, *running;  // attention: gathered queries, one chunk's results, the fold so far
+    float *prob, *bias;          // of the queries over one chunk
+    std::vector<ChunkResult> parts;
     uint8_t* cells;              // pages gathered in ordinal order
     uint8_t* scratch;            // of the products
   };
@@ -228,9 +233,6 @@ class Program {
   int32_t total_visible(int32_t layer, const KeyList& list, int32_t row) const;
   int32_t longest_list(const LayerRows& in, const Block& block) const;
   void append_row(int32_t layer, int32_t row, int32_t head, int thread);
-  struct ChunkResult {
-    float *max, *sum, *out;
-  };
   struct ChunkSpan {
     int32_t first, last;
   };
