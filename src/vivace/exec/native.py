@@ -235,7 +235,7 @@ class NativeExecutor:
 
     @property
     def threads(self) -> int:
-        return int(self._pool.threads)
+        return self._pool.threads
 
     def set_threads(self, threads: int) -> None:
         """Takes effect with the next step."""
