@@ -83,15 +83,17 @@ Pool::~Pool() { stop_workers(); }
 
 void Pool::set_threads(int threads) {
   if (threads < 1 || threads > kMaxThreads) throw std::invalid_argument("threads must be between 1 and 256");
-  if (threads == threads_) return;
-  stop_workers();
+  if (threads > static_cast<int>(workers_.size()) + 1) {
+    stop_workers();
+    threads_ = threads;
+    start_workers();
+  }
   threads_ = threads;
-  start_workers();
+  narrow_left_ = narrow_span_ = slow_runs_ = 0;
 }
 
 void Pool::start_workers() {
   stopping_ = false;
-  narrow_left_ = narrow_span_ = slow_runs_ = 0;
   for (int thread = 1; thread < threads_; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
 }
 
@@ -106,11 +108,13 @@ void Pool::stop_workers() {
 
 void Pool::serve(int thread) {
   uint32_t seen = 0;
+  bool needed = true;
   for (;;) {
-    wait_for_change(job_, seen, sleepers_, kIdleSpinNs);
+    wait_for_change(job_, seen, sleepers_, needed ? kIdleSpinNs : 0);
     seen = job_.load(std::memory_order_acquire);
     if (stopping_.load(std::memory_order_acquire)) return;
-    if (thread < job_width_) {
+    needed = thread < job_width_;
+    if (needed) {
       FlushSubnormals flush;
       body_(context_, thread, job_width_);
     }
@@ -120,14 +124,14 @@ void Pool::serve(int thread) {
 
 void Pool::run(int width, Body body, void* context) {
   FlushSubnormals flush;
-  if (width == 1 || threads_ == 1) {
+  if (width == 1) {
     body(context, 0, 1);
     return;
   }
   body_ = body;
   context_ = context;
   job_width_ = width;
-  running_.store(threads_ - 1, std::memory_order_relaxed);
+  running_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
   job_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) job_.notify_all();
   body(context, 0, width);

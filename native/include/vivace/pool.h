@@ -32,10 +32,11 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
-  // Takes effect before the next run. Throws std::invalid_argument outside 1..kMaxThreads.
+  // Takes effect before the next run; starts threads only when there were never so many. Throws std::invalid_argument
+  // outside 1..kMaxThreads.
   void set_threads(int threads);
 
-  // Runs body on threads 0..width-1 and returns when all are done.
+  // Runs body on threads 0..width-1, at most all there are, and returns when all are done.
   void run(int width, Body body, void* context);
 
   // The number of threads to use now: all, or one while another process holds a core (see report).

@@ -52,6 +52,7 @@ class NativeExecutor:
 
     def _build(self) -> None:
         self._program = _native.Program(self._pool, self.isa, self._model, self.max_rows)
+        self._most_threads = self._pool.threads
         self._attend = [i for i, (name, _) in enumerate(self._program.ops()) if name == "attend"]
 
     def _describe(self) -> _native.Model:
@@ -238,9 +239,9 @@ class NativeExecutor:
         return self._pool.threads
 
     def set_threads(self, threads: int) -> None:
-        """Takes effect with the next step."""
-        if threads != self._pool.threads:
-            self._pool.set_threads(threads)
+        """Takes effect with the next step. Quick, unless there were never so many."""
+        self._pool.set_threads(threads)
+        if threads > self._most_threads:
             self._build()
 
     def op_times(self, on: bool) -> list[tuple[str, int, int]]:
