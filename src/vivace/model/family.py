@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
-from vivace.model.spec import ModelSpec, RopeSpec
+from vivace.model.spec import AttentionSpec, BlockSpec, ModelSpec, RopeSpec
 
 Shapes = Mapping[str, tuple[int, ...]]  # of the file's tensors, by the file's names, outermost first
 
@@ -76,6 +77,23 @@ class Dimensions:
     feed_forward: int
     norm_eps: float
     context: int
+
+    def attention(self, rope: RopeSpec | None, *, scale: float | None = None, **more: Any) -> AttentionSpec:
+        """Attention of these heads; `scale` is that of the head's size unless given."""
+        scale = self.head_dim**-0.5 if scale is None else scale
+        return AttentionSpec(self.heads, self.kv_heads, self.head_dim, scale=scale, rope=rope, **more)
+
+    def model(self, family: str, blocks: Iterable[BlockSpec], *, tied_head: bool, **more: Any) -> ModelSpec:
+        return ModelSpec(
+            family,
+            self.vocab,
+            self.hidden,
+            tuple(blocks),
+            norm_eps=self.norm_eps,
+            tied_head=tied_head,
+            max_context=self.context,
+            **more,
+        )
 
 
 # Keys of GGUF files that change the arithmetic of a dense decoder.
@@ -180,6 +198,11 @@ def folder_rope(
     kind = rope.text("rope_type", rope.text("type", "default"))
     factor = rope.number("factor", 1.0, high=1e6)
     return _rope(config, "rope_scaling", kind, theta=theta, dim=int(head_dim * part), factor=factor)
+
+
+def require_silu(config: Keys) -> None:
+    if config.text("hidden_act", "silu") != "silu":
+        config.fail("hidden_act", f"is '{config.text('hidden_act'):.40}'; supported: silu")
 
 
 def sliding_layers(config: Keys, layers: int) -> tuple[bool, ...]:

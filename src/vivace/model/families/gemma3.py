@@ -15,7 +15,7 @@ from vivace.model.family import (
     sliding_layers,
 )
 from vivace.model.keys import Keys
-from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
+from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 _LOCAL_THETA, _GLOBAL_THETA = 1e4, 1e6
 _PATTERN = 6  # every sixth layer is global
@@ -92,12 +92,9 @@ def _spec(
         return keys.number(key) if key in keys else None
 
     def block(slides: bool) -> BlockSpec:
-        attention = AttentionSpec(
-            heads=dims.heads,
-            kv_heads=dims.kv_heads,
-            head_dim=dims.head_dim,
+        attention = dims.attention(
+            ropes[0] if slides else ropes[1],
             scale=scale,
-            rope=ropes[0] if slides else ropes[1],
             window=window if slides else None,
             qkv_bias=bias,
             out_bias=bias,
@@ -107,16 +104,12 @@ def _spec(
         return BlockSpec(attention, feed_forward, post_norms=True)
 
     local, full = block(True), block(False)
-    return ModelSpec(
-        family="gemma3",
-        vocab=dims.vocab,
-        hidden=dims.hidden,
-        blocks=tuple(local if slides else full for slides in sliding),
-        norm_eps=dims.norm_eps,
+    return dims.model(
+        "gemma3",
+        [local if slides else full for slides in sliding],
         tied_head=tied_head,
         embed_scale=dims.hidden**0.5,
         logit_softcap=cap("final_logit_softcapping"),
-        max_context=dims.context,
     )
 
 

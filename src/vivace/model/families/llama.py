@@ -12,9 +12,10 @@ from vivace.model.family import (
     folder_rope,
     gguf_dimensions,
     gguf_rope,
+    require_silu,
 )
 from vivace.model.keys import Keys
-from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
+from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 
 def _from_gguf(keys: Keys, shapes: Shapes) -> ModelSpec:
@@ -32,8 +33,7 @@ def _from_gguf(keys: Keys, shapes: Shapes) -> ModelSpec:
 
 
 def _from_config(config: Keys, shapes: Shapes) -> ModelSpec:
-    if config.text("hidden_act", "silu") != "silu":
-        config.fail("hidden_act", f"is '{config.text('hidden_act'):.40}'; supported: silu")
+    require_silu(config)
     if config.flag("mlp_bias", False):
         config.fail("mlp_bias", "is true; feed-forward biases are not supported")
     dims = folder_dimensions(config)
@@ -48,25 +48,9 @@ def _from_config(config: Keys, shapes: Shapes) -> ModelSpec:
 
 
 def _spec(dims: Dimensions, rope: RopeSpec, *, qkv_bias: bool, out_bias: bool, tied_head: bool) -> ModelSpec:
-    attention = AttentionSpec(
-        heads=dims.heads,
-        kv_heads=dims.kv_heads,
-        head_dim=dims.head_dim,
-        scale=dims.head_dim**-0.5,
-        rope=rope,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-    )
+    attention = dims.attention(rope, qkv_bias=qkv_bias, out_bias=out_bias)
     block = BlockSpec(attention, FeedForwardSpec(dims.feed_forward, "silu"))
-    return ModelSpec(
-        family="llama",
-        vocab=dims.vocab,
-        hidden=dims.hidden,
-        blocks=(block,) * dims.layers,
-        norm_eps=dims.norm_eps,
-        tied_head=tied_head,
-        max_context=dims.context,
-    )
+    return dims.model("llama", [block] * dims.layers, tied_head=tied_head)
 
 
 FAMILY = Family(

@@ -12,10 +12,11 @@ from vivace.model.family import (
     folder_rope,
     gguf_dimensions,
     gguf_rope,
+    require_silu,
     sliding_layers,
 )
 from vivace.model.keys import Keys
-from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
+from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 
 def _from_gguf(keys: Keys, shapes: Shapes) -> ModelSpec:
@@ -25,8 +26,7 @@ def _from_gguf(keys: Keys, shapes: Shapes) -> ModelSpec:
 
 
 def _from_config(config: Keys, shapes: Shapes) -> ModelSpec:
-    if config.text("hidden_act", "silu") != "silu":
-        config.fail("hidden_act", f"is '{config.text('hidden_act'):.40}'; supported: silu")
+    require_silu(config)
     dims = folder_dimensions(config)
     windows: tuple[int | None, ...] = (None,) * dims.layers
     if config.flag("use_sliding_window", False) and "sliding_window" in config:
@@ -40,28 +40,8 @@ def _from_config(config: Keys, shapes: Shapes) -> ModelSpec:
 
 def _spec(dims: Dimensions, rope: RopeSpec, windows: tuple[int | None, ...], *, tied_head: bool) -> ModelSpec:
     feed_forward = FeedForwardSpec(dims.feed_forward, "silu")
-
-    def block(window: int | None) -> BlockSpec:
-        attention = AttentionSpec(
-            heads=dims.heads,
-            kv_heads=dims.kv_heads,
-            head_dim=dims.head_dim,
-            scale=dims.head_dim**-0.5,
-            rope=rope,
-            window=window,
-            qkv_bias=True,
-        )
-        return BlockSpec(attention, feed_forward)
-
-    return ModelSpec(
-        family="qwen2",
-        vocab=dims.vocab,
-        hidden=dims.hidden,
-        blocks=tuple(block(window) for window in windows),
-        norm_eps=dims.norm_eps,
-        tied_head=tied_head,
-        max_context=dims.context,
-    )
+    attention = [dims.attention(rope, window=window, qkv_bias=True) for window in windows]
+    return dims.model("qwen2", [BlockSpec(each, feed_forward) for each in attention], tied_head=tied_head)
 
 
 FAMILY = Family(
