@@ -72,13 +72,15 @@ def run(args: argparse.Namespace) -> int:
         runners: list[Runner] = [ours]
         stack.callback(ours.close)
         found = peers.installed() if names else {}
+        versions: dict[str, str | None] = {}
         for name in names:
             if name not in found:
                 raise ValueError(f"{name} is not installed in {' or '.join(peers.pythons())}; see docs/guides/bench.md")
             progress(f"loading {name}")
-            peer = peers.PeerRunner(name, found[name], os.path.abspath(checkpoint.path), threads)
+            peer = peers.start(name, found[name], os.path.abspath(checkpoint.path), threads)
             stack.callback(peer.close)
             runners.append(peer)
+            versions[name] = peer.version
         tier, _ = tier_of(executor)
 
         def probe() -> Limits:
@@ -94,5 +96,6 @@ def run(args: argparse.Namespace) -> int:
         if row.problem:
             note(f"{row.engine} {row.test}: {row.problem}")
     data = report.record(machine.describe(), threads, checkpoint, results, tier, profiles, curve)
+    data["engines"] = versions
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
     return 0

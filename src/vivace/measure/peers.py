@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,18 @@ def installed() -> dict[str, str]:
 
 
 class PeerRunner:
-    """A driver process; it answers one JSON line per test."""
+    """A driver process; it answers one JSON line per test. Raises ValueError when the engine cannot load the model."""
 
     def __init__(self, name: str, python: str, model: str, threads: int) -> None:
         self.name = name
         command = [python, str(DRIVERS / "serve.py"), PEERS[name][1], model, str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.version = str(self._read()["version"])
+        quiet = os.environ | {"TQDM_DISABLE": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=quiet)
+        try:
+            self.version = str(self._read()["version"])
+        except ValueError:
+            self.close()
+            raise
 
     def run(self, test: SpeedTest) -> Timed:
         assert self._process.stdin is not None
@@ -90,8 +96,30 @@ class PeerRunner:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise ValueError(f"{self.name} ended without an answer (exit status {self._process.wait()})")
+            raise ValueError(f"ended without an answer (exit status {self._process.wait()})")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise ValueError(f"{self.name}: {answer['error']}")
+            raise ValueError(answer["error"])
         return answer
+
+
+@dataclass
+class FailedPeer:
+    """An engine that could not load the model: it fails every test with that reason."""
+
+    name: str
+    problem: str
+    version: str | None = None
+
+    def run(self, test: SpeedTest) -> Timed:
+        raise ValueError(self.problem)
+
+    def close(self) -> None: ...
+
+
+def start(name: str, python: str, model: str, threads: int) -> PeerRunner | FailedPeer:
+    """The engine with the model loaded, or with the reason why it cannot load it."""
+    try:
+        return PeerRunner(name, python, model, threads)
+    except ValueError as error:
+        return FailedPeer(name, str(error))

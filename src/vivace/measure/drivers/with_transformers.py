@@ -4,6 +4,7 @@ import copy
 import os
 import random
 import time
+import warnings
 
 import torch
 import transformers
@@ -13,6 +14,8 @@ class Engine:
     def __init__(self, model: str, threads: int) -> None:
         torch.set_num_threads(threads)
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        warnings.simplefilter("ignore")
         folder, file = os.path.split(os.path.abspath(model))
         where = {"gguf_file": file} if file.endswith(".gguf") else {}
         path = folder if where else model
