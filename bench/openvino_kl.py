@@ -1,28 +1,23 @@
 #!/usr/bin/env python3
 """What OpenVINO's re-quantisation of a GGUF file costs: mean KL to the weights of the file in float32.
 
-    ~/.cache/vivace/peers/bin/python bench/openvino_kl.py MODEL.gguf [--text FILE] [--positions N]
+    PYTHONPATH=src ~/.cache/vivace/peers/bin/python bench/openvino_kl.py MODEL.gguf [--text FILE] [--positions N]
 
-Runs in the environment of the other engines (docs/guides/bench.md). OpenVINO GenAI converts the file and saves its model in
-a temporary folder; that model gives the logits of every position of the text. They are compared, once computed in float32
-(the cost of its weights alone) and once with its defaults (what its users get), to those of transformers in float32 on
-the de-quantised file. Prints one JSON line: nats a position, and in how many positions the most probable token differs.
+Runs in the environment of the other engines (docs/guides/bench.md). OpenVINO GenAI converts the file and saves its
+model in a temporary folder; that model gives the logits of every position of the text. They are compared, once computed
+in float32 (the cost of its weights alone) and once with its defaults (what its users get), to those of transformers in
+float32 on the de-quantised file. Prints one JSON line: nats a position, and in how many positions the most probable
+token differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TQDM_DISABLE", "1")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np
 import openvino
@@ -32,6 +27,7 @@ import transformers
 
 from vivace.measure.kl import kl
 
+ROOT = Path(__file__).resolve().parents[1]
 ROWS = 125  # positions whose logits are held at a time
 FLOAT32 = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
 
