@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vivace.cli import main as cli
+from vivace.ops import registry
 
 COMMAND = [sys.executable, "-m", "vivace.cli"]
 
@@ -88,8 +90,22 @@ def test_plans_are_refused(tmp_path: Path) -> None:
 
 
 def test_bench_names(tmp_path: Path) -> None:
-    fails(vivace("bench", "m", "--tests", "pp512,xx1"), 1, "unknown test 'xx1'")
-    fails(vivace("bench", "m", "--against", "llama"), 1, "did you mean llama.cpp")
+    fails(vivace("bench", "m", "--tests", "pp512,xx1"), 2, "unknown test 'xx1'")
+    fails(vivace("bench", "m", "--against", "llama"), 2, "did you mean llama.cpp")
+
+
+def test_ops_names() -> None:
+    fails(vivace("ops", "bench", "--op", "matmull"), 2, "did you mean matmul")
+    fails(vivace("ops", "support", "--isa", "avx513"), 2, "did you mean avx512")
+
+
+def test_support_of_ops_is_what_the_registry_finds() -> None:
+    done = vivace("ops", "support", "--op", "rope")
+    assert done.returncode == 0
+    heads, _, row = ([cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines())
+    assert row[0] == "rope" and sum(head.endswith("*") for head in heads) == 1
+    for isa, mark in zip(heads[1:-1], row[1:-1], strict=True):
+        assert mark == ("yes" if registry.missing(isa.rstrip("*")) is None else "no")
 
 
 def test_faults_of_the_program_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +124,15 @@ def test_expected_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(cli, "_dispatch", wrong)
     assert cli.main([]) == 1
     assert capsys.readouterr().err == "vivace: error: two lines\n"
+
+
+def test_removing_a_model_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
+    file.write_bytes(b"x")
+    monkeypatch.setenv("VIVACE_MODELS", str(tmp_path))
+    done = vivace("models", "rm", "smollm2-135m", "--json")
+    assert done.returncode == 0 and done.stderr == "" and not file.exists()
+    assert json.loads(done.stdout) == {"model": "smollm2-135m", "removed": str(file)}
 
 
 # With the default model

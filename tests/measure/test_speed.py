@@ -161,6 +161,16 @@ def test_reports(data: report.Record) -> None:
     assert share == pytest.approx(work(checkpoint(), SpeedTest("tg", 8)).seconds(LIMITS))
 
 
+def test_a_page_has_all_of_the_report_and_trusts_no_text(data: report.Record) -> None:
+    data["results"][3]["problem"] = "<b>a | b"
+    text = report.FORMATS["html"](data)
+    assert text.startswith("<!doctype html>") and "src=" not in text and "href=" not in text
+    assert "<b>" not in text and "&lt;b&gt;a / b" in text
+    assert text.count("<table>") == text.count("</table>") == 3
+    assert '<td>tg8<td class="number">' not in text and '<td>tg8<td>slow<td class="number">2.50' in text
+    assert '<div class="bar vivace" style="width: 16.00em">' in text and "width: 6.67em" in text
+
+
 @dataclass
 class CountingExecutor:
     """Writes nothing, but reserves as an executor does, and notes the shape of each step."""

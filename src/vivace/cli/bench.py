@@ -9,14 +9,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from vivace.cli.generation import tier_of
-from vivace.cli.parser import Parser, whole
+from vivace.cli.parser import MODEL, Parser, UsageError, whole
 from vivace.cli.terminal import note, progress
 
 if TYPE_CHECKING:
     from vivace.measure.limits import Limits
     from vivace.measure.speed import Runner
 
-FORMATS = ("md", "json", "jsonl", "csv")
+FORMATS = ("md", "json", "jsonl", "csv", "html")
+COMMAND = "vivace bench"
 
 
 def parser() -> Parser:
@@ -26,17 +27,23 @@ def parser() -> Parser:
         "ratio is the median of pairs.",
         "vivace bench smollm2-135m --tests pp512,tg128@b8 --against llama.cpp",
     )
-    made.add_argument("model", metavar="MODEL", help="alias (see `vivace models`), .gguf file or folder of safetensors")
+    made.add_argument("model", metavar="MODEL", help=MODEL)
     what = made.add_argument_group("measurement")
     what.add_argument("--tests", default="pp512,tg128", help="ppN, tgN; @bN sequences at once, @dN tokens before them")
     what.add_argument(
         "--against", metavar="ENGINE", action="append", default=[], help="llama.cpp, transformers, openvino"
     )
+    what.add_argument(
+        "--prompts", metavar="FILE", help="instead: whole requests, of a file or the suites chat and code"
+    )
+    what.add_argument("-n", "--tokens", type=whole(2), default=64, metavar="N", help="with --prompts: tokens of each")
     what.add_argument("--profile", action="store_true", help="where the time of each test goes, by operation")
     what.add_argument("--curve", action="store_true", help="what a step of 1 to 64 rows costs, beside the limits")
     what.add_argument("--reps", type=whole(1), default=5, metavar="N", help="repetitions of each test, after a warm-up")
     what.add_argument("-t", "--threads", type=whole(1), metavar="N", help="threads; by default all that may be used")
-    what.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
+    what.add_argument(
+        "--plan", metavar="PLAN", action="append", default=[], help="acceleration methods; none exist yet"
+    )
     made.add_argument_group("output").add_argument(
         "-o", "--output", choices=FORMATS, default="md", help="form of the report"
     )
@@ -47,12 +54,19 @@ def run(args: argparse.Namespace) -> int:
     from vivace.measure.cases import parse_tests
     from vivace.measure.peers import check_name
 
-    tests = parse_tests(args.tests)
+    try:
+        tests = parse_tests(args.tests)
+        names = list(dict.fromkeys(check_name(name) for name in args.against))
+    except ValueError as error:
+        raise UsageError(str(error), COMMAND) from None
     if not tests:
-        raise ValueError("--tests names no test")
-    if args.plan.strip():
-        raise ValueError(f"plan {args.plan!r}: no methods exist yet; leave --plan out")
-    names = list(dict.fromkeys(check_name(name) for name in args.against))
+        raise UsageError("--tests names no test", COMMAND)
+    for plan in filter(str.strip, args.plan):
+        raise ValueError(f"plan {plan!r}: no methods exist yet; leave --plan out")
+    if args.prompts:
+        if names or args.profile or args.curve:
+            raise UsageError("--prompts times our engine alone: leave --against, --profile and --curve out", COMMAND)
+        return _prompts(args)
 
     from vivace.core.machine import default_threads
     from vivace.exec.native import NativeExecutor
@@ -97,5 +111,27 @@ def run(args: argparse.Namespace) -> int:
             note(f"{row.engine} {row.test}: {row.problem}")
     data = report.record(machine.describe(), threads, checkpoint, results, tier, profiles, curve)
     data["engines"] = versions
+    sys.stdout.write(report.FORMATS[args.output](data) + "\n")
+    return 0
+
+
+def _prompts(args: argparse.Namespace) -> int:
+    from vivace.api import CACHE_TOKENS, LLM
+    from vivace.core.batch import pages_of
+    from vivace.core.machine import default_threads
+    from vivace.exec.native import NativeExecutor
+    from vivace.measure import machine, real_prompts, report
+    from vivace.model.catalogue import resolve
+    from vivace.model.load import load_checkpoint
+
+    prompts = real_prompts.read(args.prompts)
+    threads = args.threads or default_threads()
+    checkpoint = load_checkpoint(resolve(args.model))
+    executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_of(CACHE_TOKENS))
+    with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.file_bytes, prefix_cache=False) as llm:
+        limits = [machine.probe(threads)]
+        rows = real_prompts.run(llm, prompts, args.tokens, args.reps, tier_of(executor)[0])
+        limits.append(machine.probe(threads))
+    data = report.head(machine.describe(), threads, checkpoint, limits) | {"results": rows, "ratios": []}
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
     return 0

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.parser import Parser, number, whole
+from vivace.cli.parser import MODEL, Parser, number, whole
 from vivace.cli.terminal import StopOnInterrupt
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ _OPTION = {"n": "max_tokens", "temp": "temperature", "repeat-penalty": "repetiti
 
 
 def add_model_options(parser: Parser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="alias (see `vivace models`), .gguf file or folder of safetensors"
-    )
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
     group = parser.add_argument_group("loading")
     group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
     group.add_argument("-c", "--context", metavar="TOKENS", type=whole(1), help="most tokens of prompt and completion")

@@ -14,7 +14,7 @@ from vivace.cli.terminal import note, progress
 def parser() -> Parser:
     made = Parser("models", "List, fetch, describe and remove models.", "vivace models pull smollm2-135m")
     made.add_argument("action", choices=("list", "pull", "info", "rm"), nargs="?", default="list", help="default: list")
-    made.add_argument("model", metavar="MODEL", nargs="?", help="alias; info takes a path too")
+    made.add_argument("model", metavar="MODEL", nargs="?", help="alias or user/repo[:quant]; info takes a path too")
     made.add_argument("--json", action="store_true", help="JSON instead of text")
     return made
 
@@ -109,5 +109,8 @@ def _remove(args: argparse.Namespace) -> int:
     from vivace.model import catalogue
 
     path = catalogue.remove(args.model)
-    note(f"removed {path}")
+    if args.json:
+        print(json.dumps({"model": args.model, "removed": str(path)}))
+    else:
+        note(f"removed {path}")
     return 0

@@ -1,11 +1,12 @@
-"""`vivace ops test|bench`: the kernels of each instruction set, against the reference or the clock."""
+"""`vivace ops test|bench|support`: the kernels of each instruction set, against the reference or the clock."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vivace.cli.parser import Parser
+from vivace.cli.parser import Parser, UsageError
 from vivace.cli.terminal import note
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 def parser() -> Parser:
     made = Parser(
         "ops",
-        "Test the kernels against the numpy reference, or time them on one thread.",
+        "Test the kernels against the numpy reference, time them on one thread, or list the instruction sets of each.",
         "vivace ops test --op matmul",
     )
-    made.add_argument("action", choices=("test", "bench"), nargs="?", default="test", help="what to do (default: test)")
+    made.add_argument("action", choices=("test", "bench", "support"), nargs="?", default="test", help="(default: test)")
     made.add_argument("--op", metavar="NAME", help="only this op")
     made.add_argument("--isa", metavar="ISA", help="only this instruction set: portable, avx2, avx512")
     return made
@@ -27,13 +28,32 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     from vivace.ops import registry
 
-    names = [args.op] if args.op else registry.names()
-    ops = [registry.find(name) for name in names]
-    isas = [args.isa] if args.isa else [isa for isa in registry.ISAS if registry.missing(isa) is None]
-    for isa in isas:
-        if why := registry.missing(isa):
-            raise ValueError(why)
+    try:
+        ops = [registry.find(name) for name in ([args.op] if args.op else registry.names())]
+        why_not = {isa: registry.missing(isa) for isa in ([args.isa] if args.isa else registry.ISAS)}
+    except ValueError as error:
+        raise UsageError(str(error), "vivace ops") from None
+    if args.action == "support":
+        return _support(ops, why_not)
+    if args.isa and (why := why_not[args.isa]):
+        raise ValueError(why)
+    isas = [isa for isa, why in why_not.items() if why is None]
     return _test(ops, isas) if args.action == "test" else _bench(ops, isas)
+
+
+def _support(ops: list[Op], why_not: Mapping[str, str | None]) -> int:
+    """A column for each instruction set, and below the reason why one cannot be used; the dispatched one is starred."""
+    from vivace.ops.registry import native
+
+    chosen = native().isa()
+    heads = [f"{isa}*" if isa == chosen else isa for isa in why_not]
+    print(f"| op | {' | '.join(heads)} | what it does |")
+    print(f"| --- |{' --- |' * len(heads)} --- |")
+    marks = " | ".join("no" if why else "yes" for why in why_not.values())
+    for op in ops:
+        print(f"| {op.name} | {marks} | {op.summary} |")
+    note("\n".join(["* what this machine runs", *(why for why in why_not.values() if why)]))
+    return 0
 
 
 def _test(ops: list[Op], isas: list[str]) -> int:

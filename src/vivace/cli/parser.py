@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+MODEL = "alias (see `vivace models`), .gguf file, folder of safetensors, or user/repo[:quant] of the hub"
+
 _NO_VARIABLE = ("help", "config", "dump_config")
 
 

@@ -14,12 +14,24 @@ from typing import Any
 from vivace.measure.cases import SpeedTest
 from vivace.measure.compare import Result, ratios
 from vivace.measure.curve import Point
-from vivace.measure.limits import work
+from vivace.measure.limits import Limits, work
 from vivace.measure.machine import Machine
+from vivace.measure.page import page
 from vivace.measure.profile import Share
 from vivace.model.weights import Checkpoint
 
 Record = dict[str, Any]
+
+
+def head(machine: Machine, threads: int, checkpoint: Checkpoint, limits: Sequence[Limits]) -> Record:
+    """What was measured on what: the part of a record that stands before the results."""
+    measured = {
+        "threads": threads,
+        "bandwidth_bytes_s": statistics.median(limit.bytes_s for limit in limits),
+        "int8_ops_s": statistics.median(limit.int8_ops_s for limit in limits),
+    }
+    model = {"name": checkpoint.name, "family": checkpoint.spec.family, "file_bytes": checkpoint.file_bytes}
+    return {"machine": machine.record() | measured, "model": model | {"fingerprint": checkpoint.fingerprint}}
 
 
 def record(
@@ -33,17 +45,8 @@ def record(
 ) -> Record:
     """The object of `vivace bench -o json`; the first engine of `results` is ours."""
     limits = [limit for row in results for limit in row.limits]
-    measured = {
-        "threads": threads,
-        "bandwidth_bytes_s": statistics.median(limit.bytes_s for limit in limits),
-        "int8_ops_s": statistics.median(limit.int8_ops_s for limit in limits),
-    }
-    model = {"name": checkpoint.name, "family": checkpoint.spec.family, "file_bytes": checkpoint.file_bytes}
-    rows = [_row(checkpoint, row, tier) for row in results]
-    data: Record = {
-        "machine": machine.record() | measured,
-        "model": model | {"fingerprint": checkpoint.fingerprint},
-        "results": rows,
+    data = head(machine, threads, checkpoint, limits) | {
+        "results": [_row(checkpoint, row, tier) for row in results],
         "ratios": [
             {"plan": "", "against": r.against, "test": str(r.test), "median": r.median, "low": r.low, "high": r.high}
             for r in ratios(results)
@@ -86,10 +89,10 @@ def markdown(data: Record) -> str:
     ]
     for row in data["results"]:
         if row["median"] is None:
-            lines.append(f"| {row['test']} | {row['engine']} | – | {row['problem']} | – |")
+            lines.append(f"| {row['test']} | {row['engine']} | – | {row['problem'].replace('|', '/')} | – |")
             continue
         band = f"{min(row['tok_s']):.1f} to {max(row['tok_s']):.1f}"
-        share = f"{100 * row['share_of_limit']:.0f} %"
+        share = "–" if row["share_of_limit"] is None else f"{100 * row['share_of_limit']:.0f} %"
         lines.append(f"| {row['test']} | {row['engine']} | {row['median']:.1f} | {band} | {share} |")
     if data["ratios"]:
         lines += ["", "| test | against | ratio | low to high | says |", "| --- | --- | ---: | ---: | --- |"]
@@ -141,4 +144,5 @@ FORMATS: Mapping[str, Callable[[Record], str]] = {
     "json": lambda data: json.dumps(data, indent=2),
     "jsonl": json_lines,
     "csv": spreadsheet,
+    "html": lambda data: page(f"vivace bench {data['model']['name']}", markdown(data), data["results"]),
 }
