@@ -10,7 +10,7 @@ import pytest
 
 from vivace.core.step import Mask, Segment, StepError, StepRequest, Write
 from vivace.core.taps import Tap
-from vivace.exec.rows import Rows, layout
+from vivace.exec.rows import Rows, finish, layout
 from vivace.kv.spec import KVSpec
 from vivace.kv.store import KVStore, OutOfPages
 from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec
@@ -207,6 +207,60 @@ def test_earlier_pending_rows_survive_a_refusal():
     with pytest.raises(OutOfPages):
         rows_of(store, Segment(seq, ints(3)), Segment(store.new(), np.ones(200, np.int32)))
     assert store.pending(seq) == 2
+
+
+def cells(store: KVStore, seq: int) -> list[int]:
+    """What stands in the first head of the committed rows."""
+    return store.gather(seq, 0, 0, np.arange(store.length(seq)))[0][:, 0].astype(int).tolist()
+
+
+def write(store: KVStore, seq: int, first: int, *values: int) -> None:
+    rows = np.repeat(np.array(values, np.float32)[:, None], 16, 1)
+    store.write(seq, 0, 0, first, rows, rows)
+
+
+def store_with_a_replace(capacity: int = 32) -> tuple[KVStore, int]:
+    """Cells 1, 2, 3, 4, of which the middle two are now 9, in an open replace."""
+    store, seq = store_with(0, capacity)
+    store.reserve(seq, np.arange(4, dtype=np.int32))
+    write(store, seq, 0, 1, 2, 3, 4)
+    store.commit(seq)
+    rows_of(store, Segment(seq, ints(1, 2), write=Write.REPLACE, ordinals=ints(1, 2)))
+    write(store, seq, 1, 9, 9)
+    return store, seq
+
+
+@pytest.mark.parametrize(("how", "failed"), [(Write.SCRATCH, False), (Write.SCRATCH, True), (Write.APPEND, True)])
+def test_dropped_rows_leave_an_open_replace(how, failed):
+    store, seq = store_with_a_replace()
+    request = StepRequest([Segment(seq, ints(5), write=how)])
+    finish(request, layout(request, store, SPEC), store, failed=failed)
+    assert (cells(store, seq), store.pending(seq)) == ([1, 9, 9, 4], 0)
+    store.rollback(seq)
+    assert cells(store, seq) == [1, 2, 3, 4]
+
+
+def test_a_refused_step_leaves_an_open_replace():
+    store, seq = store_with_a_replace(capacity=3)
+    with pytest.raises(OutOfPages):
+        rows_of(store, Segment(seq, ints(5)), Segment(store.new(), np.ones(200, np.int32)))
+    assert (cells(store, seq), store.pending(seq)) == ([1, 9, 9, 4], 0)
+
+
+def test_a_refused_or_failed_step_undoes_its_own_replace_only():
+    store, seq = store_with_a_replace(capacity=3)
+    again = Segment(seq, ints(1), write=Write.REPLACE, ordinals=ints(3))
+    with pytest.raises(OutOfPages):
+        rows_of(store, again, Segment(store.new(), np.ones(200, np.int32)))
+    with pytest.raises(ValueError, match="row 3 .* neither pending nor replaced"):
+        write(store, seq, 3, 8)
+    request = StepRequest([again])
+    rows = layout(request, store, SPEC)
+    write(store, seq, 3, 8)
+    finish(request, rows, store, failed=True)
+    assert cells(store, seq) == [1, 9, 9, 4]
+    store.rollback(seq)
+    assert cells(store, seq) == [1, 2, 3, 4]
 
 
 def test_sealed_rows_cannot_be_replaced():

@@ -38,9 +38,9 @@ class NaiveSequence:
             self.next_position = position + 1
         self.pending, self.undo = [], None
 
-    def rollback(self, first: int) -> None:
-        del self.pending[first:]
-        if first == 0 and self.undo is not None:
+    def rollback(self, first: int | None) -> None:
+        del self.pending[first or 0 :]
+        if first is None and self.undo is not None:
             self.lists, self.undo = self.undo, None
 
     def truncate(self, length: int) -> None:

@@ -285,6 +285,26 @@ def test_rows_replaced_twice_come_back_as_they_were(store):
     assert marks(store, seq) == [0, 1, 2, 3]
 
 
+def test_dropping_pending_rows_leaves_replaced_ones_and_restoring_leaves_pending_ones(store):
+    seq = store.new()
+    fill(store, seq, range(4))
+    for mark in (50, 60):
+        store.replace(seq, [2])
+        store.write(seq, 0, 0, 2, rows(store, 0, [mark]), -rows(store, 0, [mark]))
+    fill(store, seq, [7, 8], commit=False)
+    store.rollback(seq, 0)
+    assert (marks(store, seq)[2], store.pending(seq)) == (60, 0)
+    fill(store, seq, [9], commit=False)
+    store.restore(seq, 1)
+    assert (marks(store, seq)[2], store.pending(seq)) == (50, 1)
+    with pytest.raises(TransactionError, match="undo 2 replaces: sequence 0 has 1"):
+        store.restore(seq, 2)
+    store.restore(seq)
+    store.commit(seq)
+    assert marks(store, seq) == [0, 1, 2, 3, 9]
+    store.check()
+
+
 def test_retract_takes_back_a_provisional_commit(store):
     seq = store.new()
     fill(store, seq, range(66))

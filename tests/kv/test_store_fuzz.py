@@ -124,10 +124,10 @@ class Fuzz(RuleBasedStateMachine):
         self.reserve_in(seq, n, 0)
         self.commit_in(seq, list(range(len(self.naive[seq].pending))), None)
 
-    @rule(data=st.data(), all_rows=st.booleans())
-    def rollback(self, data: st.DataObject, all_rows: bool) -> None:
+    @rule(data=st.data(), everything=st.booleans())
+    def rollback(self, data: st.DataObject, everything: bool) -> None:
         seq = self.pick(data)
-        first = 0 if all_rows else data.draw(st.integers(0, len(self.naive[seq].pending)))
+        first = None if everything else data.draw(st.integers(0, len(self.naive[seq].pending)))
         self.store.rollback(seq, first)
         self.naive[seq].rollback(first)
 

@@ -35,7 +35,7 @@ class Write(Enum):
 
     APPEND = "append"  # stay pending in the store until the caller commits or rolls back
     SCRATCH = "scratch"  # visible to this step's rows, rolled back by the executor when it ends
-    REPLACE = "replace"  # overwrite the committed keys at `ordinals` (undo log until commit or roll-back)
+    REPLACE = "replace"  # overwrite the committed keys at `ordinals` (undone by a roll-back before the commit, or where the step fails)
 
 
 @dataclass(slots=True)

@@ -88,10 +88,10 @@ def layout(request: StepRequest, store: KVStore, spec: ModelSpec) -> Rows:
 
 
 def finish(request: StepRequest, rows: Rows, store: KVStore, *, failed: bool = False) -> None:
-    """Ends what `layout` opened: drops scratch rows, or all new rows of a step that failed midway."""
+    """Ends what `layout` opened: drops scratch rows, and undoes all of a step that failed midway."""
     for index, segment in enumerate(request.segments):
-        if segment.write is Write.SCRATCH or (failed and segment.write is Write.APPEND):
-            store.rollback(segment.seq, int(rows.base[rows.bounds[index]]) - store.length(segment.seq))
+        if failed or segment.write is Write.SCRATCH:
+            _undo(segment, int(rows.base[rows.bounds[index]]), store)
 
 
 def _check_depth(request: StepRequest, spec: ModelSpec) -> tuple[int, int]:
@@ -354,20 +354,28 @@ def _check_per_row(request: StepRequest, count: int, spec: ModelSpec, first: int
 
 def _reserve(segments: list[Segment], parts: list[_Part], store: KVStore) -> None:
     """Opens every segment's rows, or none when the store lacks pages (OutOfPages) or refuses."""
-    opened: list[tuple[int, int]] = []
+    opened = 0
     try:
         for segment, part in zip(segments, parts, strict=True):
             if segment.write is Write.REPLACE:
                 store.replace(segment.seq, part.ordinals)
             else:
-                opened.append((segment.seq, store.pending(segment.seq)))
                 store.reserve(segment.seq, part.positions)
+            opened += 1
     except BaseException as error:
-        for seq, pending in opened:
-            store.rollback(seq, pending)
+        for segment, part in zip(segments[:opened], parts, strict=False):
+            _undo(segment, part.base, store)
         if isinstance(error, ValueError):
             raise StepError(str(error)) from None
         raise
+
+
+def _undo(segment: Segment, base: int, store: KVStore) -> None:
+    """Takes back what a step opened for one segment, and nothing that was open before it."""
+    if segment.write is Write.REPLACE:
+        store.restore(segment.seq, 1)
+    else:
+        store.rollback(segment.seq, base - store.length(segment.seq))
 
 
 def _count(n: int) -> Int32:

@@ -238,22 +238,21 @@ class KVStore:
             for callback in self._page_callbacks:
                 callback(seq, page)
 
-    def rollback(self, seq: int, first: int = 0) -> None:
-        """Drops the pending rows from index `first` on; with 0, replaced rows get back what stood there."""
+    def rollback(self, seq: int, first: int | None = None) -> None:
+        """Drops the pending rows from index `first` on; without `first`, everything pending, open replaces too."""
         s = self._sequences[seq]
+        if first is None:
+            self.restore(seq)
+            first = 0
         if not 0 <= first <= s.pending:
             raise TransactionError(f"cannot roll back to {first} pending rows: sequence {seq} has {s.pending}")
         s.pending = first
         self.cells.release_spare(s)
-        if first == 0:
-            for ordinals, rows in reversed(s.replaced):
-                self.plain.write(s.main.parts, s.main.pages, ordinals, rows)
-            s.replaced.clear()
         for participant in self._participants:
             participant.rollback(seq, first)
 
     def replace(self, seq: int, ordinals: ArrayLike) -> None:
-        """Makes committed rows writable until commit or rollback; rollback restores them. Positions stay.
+        """Makes committed rows writable until commit, restore or rollback. Positions stay.
 
         Raises OutOfPages when shared pages cannot be copied.
         """
@@ -269,6 +268,16 @@ class KVStore:
         for page in shared:
             self.cells.own(s, main, int(page))
         s.replaced.append((index, self.plain.read(main.parts, main.pages, index)))
+
+    def restore(self, seq: int, n: int | None = None) -> None:
+        """Undoes the last `n` replaces that are open, or all: their rows get back what stood there."""
+        s = self._sequences[seq]
+        n = len(s.replaced) if n is None else n
+        if not 0 <= n <= len(s.replaced):
+            raise TransactionError(f"cannot undo {n} replaces: sequence {seq} has {len(s.replaced)} open")
+        for _ in range(n):
+            ordinals, rows = s.replaced.pop()
+            self.plain.write(s.main.parts, s.main.pages, ordinals, rows)
 
     # Taking back and evicting
 
