@@ -109,6 +109,72 @@ def test_pending_rows_are_seen_and_continued():
     assert (rows.positions.tolist(), seen(rows)) == ([5], [[0, 1, 2, 3, 4, 5]])
 
 
+def test_a_tree_goes_on_from_pending_rows():
+    store, seq = store_with(2)
+    rows_of(store, Segment(seq, ints(1, 2), mask=Mask.TREE, parents=ints(-1, -1)))
+    rows = rows_of(store, Segment(seq, ints(3, 4, 5, 6), mask=Mask.TREE, parents=ints(0, 1, 2, -1)))
+    assert rows.positions.tolist() == [3, 3, 4, 2]
+    assert rows.ordinals.tolist() == [4, 5, 6, 7]
+    assert seen(rows) == [[0, 1, 2, 4], [0, 1, 3, 5], [0, 1, 2, 4, 6], [0, 1, 7]]
+    rows = rows_of(store, Segment(seq, ints(7), mask=Mask.TREE, parents=ints(4)))
+    assert (rows.positions.tolist(), seen(rows)) == ([5], [[0, 1, 2, 4, 6, 8]])
+    store.check()
+
+
+def test_a_root_sees_no_pending_row():
+    store, seq = store_with(2)
+    rows_of(store, Segment(seq, ints(1, 2)))
+    rows = rows_of(store, Segment(seq, ints(3), mask=Mask.TREE, parents=ints(-1)))
+    assert (rows.positions.tolist(), seen(rows)) == ([2], [[0, 1, 4]])
+
+
+def test_a_row_of_a_tree_sees_what_its_parent_sees():
+    """Whatever mask the parent had; a rolled-back row is forgotten, and a commit starts anew."""
+    store, seq = store_with(1)
+    rows_of(store, Segment(seq, ints(1, 2), mask=Mask.BLOCK))
+    rows_of(store, Segment(seq, ints(3), mask=Mask.TREE, parents=ints(-1), write=Write.APPEND))
+    rows_of(store, Segment(seq, ints(4)))
+    children = Segment(seq, ints(5, 6, 7), mask=Mask.TREE, parents=ints(0, 2, 3), write=Write.SCRATCH)
+    assert seen(rows_of(store, children)) == [[0, 1, 2, 5], [0, 3, 6], [0, 1, 2, 3, 4, 7]]
+    store.rollback(seq, 3)
+    rows = rows_of(store, Segment(seq, ints(8), mask=Mask.TREE, parents=ints(2)))
+    assert seen(rows) == [[0, 3, 4]]
+    store.commit(seq, [2, 3])
+    assert seen(rows_of(store, Segment(seq, ints(9), mask=Mask.TREE, parents=ints(-1)))) == [[0, 1, 2, 3]]
+    store.check()
+
+
+def test_given_rows_see_the_pending_rows_they_name():
+    store, seq = store_with(1)
+    rows_of(store, Segment(seq, ints(1, 2)))
+    allowed = np.array([[0, 1, 0, 1], [1, 0, 0, 0]], np.bool_)
+    given = Segment(seq, ints(3, 4), mask=Mask.GIVEN, allowed=allowed, write=Write.SCRATCH)
+    assert seen(rows_of(store, given)) == [[0, 2, 3, 4], [0, 1, 4]]
+    store.rollback(seq, 2)
+    own = replace(given, allowed=allowed[:, 2:])
+    assert seen(rows_of(store, own)) == [[0, 1, 2, 3, 4], [0, 1, 2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("message", "fields"),
+    [
+        (r"parent of row 1 is 3: .* behind 2 pending", {"mask": Mask.TREE, "parents": ints(0, 3)}),
+        (r"parent of row 0 is -2", {"mask": Mask.TREE, "parents": ints(-2, 0)}),
+        (r"\[2, 2\] or \[2, 4\]", {"mask": Mask.GIVEN, "allowed": np.ones((2, 3), np.bool_)}),
+        (
+            r"parent of row 1 is 1: it must be -1 or an earlier row$",
+            {"mask": Mask.TREE, "parents": ints(-1, 1), "write": Write.REPLACE, "ordinals": ints(0, 1)},
+        ),
+    ],
+)
+def test_wrong_references_to_pending_rows(message, fields):
+    store, seq = store_with(4)
+    rows_of(store, Segment(seq, ints(1, 2)))
+    with pytest.raises(StepError, match=message):
+        rows_of(store, Segment(seq, A, **fields))
+    assert store.pending(seq) == 2
+
+
 def test_segments_are_joined_in_order():
     store, first = store_with(2)
     second = store.new()
@@ -252,7 +318,7 @@ def test_a_refused_or_failed_step_undoes_its_own_replace_only():
     again = Segment(seq, ints(1), write=Write.REPLACE, ordinals=ints(3))
     with pytest.raises(OutOfPages):
         rows_of(store, again, Segment(store.new(), np.ones(200, np.int32)))
-    with pytest.raises(ValueError, match="row 3 .* neither pending nor replaced"):
+    with pytest.raises(ValueError, match=r"row 3 .* neither pending nor replaced"):
         write(store, seq, 3, 8)
     request = StepRequest([again])
     rows = layout(request, store, SPEC)

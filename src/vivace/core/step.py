@@ -22,10 +22,14 @@ Edit = Callable[[Float32], None]  # changes what a tap shows, in place
 
 
 class Mask(Enum):
-    """Which of the segment's own new rows a row sees. Every committed key of its sequence is visible in each case."""
+    """Which rows a row sees: of those that earlier steps left pending, and of the new ones of its segment.
 
-    CAUSAL = "causal"  # those before it, and itself
-    TREE = "tree"  # its ancestors by `parents`, and itself
+    Every committed key of its sequence is visible in each case. Pending rows are counted from the first pending one of
+    the sequence, the new ones behind those of earlier steps.
+    """
+
+    CAUSAL = "causal"  # all pending ones, the new ones before it, and itself
+    TREE = "tree"  # what its parent sees (a root: no pending row), and itself
     BLOCK = "block"  # all of them
     GIVEN = "given"  # those that `allowed` names; a row always sees itself
 
@@ -35,7 +39,7 @@ class Write(Enum):
 
     APPEND = "append"  # stay pending in the store until the caller commits or rolls back
     SCRATCH = "scratch"  # visible to this step's rows, rolled back by the executor when it ends
-    REPLACE = "replace"  # overwrite the committed keys at `ordinals` (undone by a roll-back before the commit, or where the step fails)
+    REPLACE = "replace"  # overwrite the committed keys at `ordinals` until a roll-back, or for good by a commit
 
 
 @dataclass(slots=True)
@@ -45,10 +49,10 @@ class Segment:
     seq: int
     tokens: Int32 | None  # [n] token ids, or None when `vectors` are given
     vectors: Float32 | None = None  # [n, hidden] inputs in place of token embeddings
-    positions: Int32 | None = None  # [n]; None: continue after the last committed position (trees: by depth)
+    positions: Int32 | None = None  # [n]; None: go on after the last row (trees: after the parent)
     mask: Mask = Mask.CAUSAL
-    parents: Int32 | None = None  # [n] TREE: index of the parent row, -1 for a root; parents come before children
-    allowed: NDArray[np.bool_] | None = None  # [n, n] GIVEN
+    parents: Int32 | None = None  # [n] TREE: the parent's index among pending rows (REPLACE: the segment's), -1: a root
+    allowed: NDArray[np.bool_] | None = None  # GIVEN: [n, pending + n], or [n, n] when all pending ones are seen
     write: Write = Write.APPEND
     ordinals: Int32 | None = None  # [n] REPLACE: the committed ordinals to overwrite
     logits: Int32 | None = None  # indices of the rows whose logits are wanted, ascending; None: the last row only

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vivace.core.step import Float32, Int32, Mask, Segment, StepError, StepRequest, Write
+from vivace.exec.visible import Visible, tree_positions, visible
 
 if TYPE_CHECKING:
     from vivace.kv.store import KVStore
     from vivace.model.spec import ModelSpec
-
-Counts = NDArray[np.int64]
 
 _COUNT = np.arange(1024, dtype=np.int32)
 _NO_TOKEN = -1
@@ -66,9 +64,7 @@ class _Part:
     positions: Int32
     ordinals: Int32
     base: int
-    span: Int32
-    extra: Int32 | None
-    extra_counts: Counts | None
+    seen: Visible
 
 
 def layout(request: StepRequest, store: KVStore, spec: ModelSpec) -> Rows:
@@ -107,19 +103,18 @@ def _check_depth(request: StepRequest, spec: ModelSpec) -> tuple[int, int]:
 def _check_segment(segment: Segment, index: int, request: StepRequest, store: KVStore, spec: ModelSpec) -> _Part:
     name = f"segment {index}"
     n = _check_inputs(segment, name, request, spec)
-    _check_fields(segment, name, n)
     try:
         length, pending = store.length(segment.seq), store.pending(segment.seq)
     except KeyError:
         raise StepError(f"{name}: the store has no sequence {segment.seq}") from None
+    _check_fields(segment, name, n, 0 if segment.write is Write.REPLACE else pending)
     base = length + pending
     if segment.write is Write.REPLACE:
         ordinals = _check_replace(segment, name, length, store)
     else:
         ordinals = _count(n) + np.int32(base)
     positions = _positions(segment, name, store, spec)
-    span, extra, counts = _visible(segment, n, base, ordinals)
-    return _Part(n, positions, ordinals, base, span, extra, counts)
+    return _Part(n, positions, ordinals, base, visible(segment, n, length, ordinals, store))
 
 
 def _check_inputs(segment: Segment, name: str, request: StepRequest, spec: ModelSpec) -> int:
@@ -145,16 +140,20 @@ def _check_inputs(segment: Segment, name: str, request: StepRequest, spec: Model
     return n
 
 
-def _check_fields(segment: Segment, name: str, n: int) -> None:
-    """Each optional field has its shape and stands with the mask or write that reads it."""
+def _check_fields(segment: Segment, name: str, n: int, pending: int) -> None:
+    """Each optional field has its shape and stands with the mask or write that reads it.
+
+    `pending` rows come before those of the segment, as its parents and `allowed` count them.
+    """
     if segment.parents is not None or segment.mask is Mask.TREE:
-        _check_parents(segment, name, n)
+        _check_parents(segment, name, n, pending)
     if segment.allowed is not None or segment.mask is Mask.GIVEN:
         allowed = segment.allowed
         if segment.mask is not Mask.GIVEN:
             raise StepError(f"{name}: allowed is read with Mask.GIVEN only, not with {segment.mask}")
-        if allowed is None or allowed.dtype != np.bool_ or allowed.shape != (n, n):
-            raise StepError(f"{name}: Mask.GIVEN needs allowed as bool [{n}, {n}]")
+        if allowed is None or allowed.dtype != np.bool_ or allowed.shape not in ((n, n), (n, pending + n)):
+            with_pending = f" or [{n}, {pending + n}]" if pending else ""
+            raise StepError(f"{name}: Mask.GIVEN needs allowed as bool [{n}, {n}]{with_pending}")
     if segment.ordinals is not None and segment.write is not Write.REPLACE:
         raise StepError(f"{name}: ordinals are read with Write.REPLACE only, not with {segment.write}")
     wanted = segment.logits
@@ -165,16 +164,18 @@ def _check_fields(segment: Segment, name: str, n: int) -> None:
             raise StepError(f"{name}: logits must be ascending row indices in 0..{n - 1}")
 
 
-def _check_parents(segment: Segment, name: str, n: int) -> None:
+def _check_parents(segment: Segment, name: str, n: int, pending: int) -> None:
     parents = segment.parents
     if segment.mask is not Mask.TREE:
         raise StepError(f"{name}: parents are read with Mask.TREE only, not with {segment.mask}")
     if parents is None or parents.dtype != np.int32 or parents.shape != (n,):
         raise StepError(f"{name}: Mask.TREE needs parents as int32 [{n}]")
-    wrong = (parents < -1) | (parents >= _count(n))
+    wrong = (parents < -1) | (parents >= _count(n) + pending)
     if wrong.any():
         row = int(wrong.argmax())
-        raise StepError(f"{name}: the parent of row {row} is {int(parents[row])}: it must be -1 or an earlier row")
+        after = f", counted behind {pending} pending ones" if pending else ""
+        parent = int(parents[row])
+        raise StepError(f"{name}: the parent of row {row} is {parent}: it must be -1 or an earlier row{after}")
 
 
 def _check_replace(segment: Segment, name: str, length: int, store: KVStore) -> Int32:
@@ -198,8 +199,11 @@ def _positions(segment: Segment, name: str, store: KVStore, spec: ModelSpec) -> 
             raise StepError(f"{name}: replaced keys keep their positions: leave positions out")
         return stored
     if given is None:
-        steps = _depths(segment.parents) if segment.parents is not None else _count(n)
-        given = steps + np.int32(_next_position(segment.seq, store))
+        if segment.parents is not None:
+            pending = store.positions(segment.seq, pending=True)[store.length(segment.seq) :]
+            given = tree_positions(segment.parents, store.next_position(segment.seq), pending)
+        else:
+            given = _count(n) + np.int32(_next_position(segment.seq, store))
     top = int(given.view(np.uint32).max())
     if top > _POSITION_LIMIT:
         raise StepError(f"{name}: position {int(given.min())} is negative")
@@ -219,55 +223,6 @@ def _next_position(seq: int, store: KVStore) -> int:
     return store.next_position(seq)
 
 
-def _visible(segment: Segment, n: int, base: int, ordinals: Int32) -> tuple[Int32, Int32 | None, Counts | None]:
-    """(span, extra, extras of each row) of a segment's rows."""
-    if segment.write is Write.REPLACE:
-        allowed = np.ones((n, base), np.bool_)
-        allowed[:, ordinals] = _own(segment, n)
-        return _ranges(allowed, 0)
-    if n == 1 or segment.mask is Mask.CAUSAL:
-        return _count(n) + np.int32(base + 1), None, None
-    if segment.mask is Mask.BLOCK:
-        return np.full(n, base + n, np.int32), None, None
-    return _ranges(_own(segment, n), base)
-
-
-def _own(segment: Segment, n: int) -> NDArray[np.bool_]:
-    """[n, n]: which of the segment's own rows each row sees."""
-    if segment.mask is Mask.CAUSAL:
-        return np.tri(n, dtype=np.bool_)
-    if segment.mask is Mask.BLOCK:
-        return np.ones((n, n), np.bool_)
-    own = np.eye(n, dtype=np.bool_)
-    if segment.mask is Mask.GIVEN:
-        assert segment.allowed is not None
-        return own | segment.allowed
-    assert segment.parents is not None
-    for row, parent in enumerate(segment.parents.tolist()):
-        if parent >= 0:
-            own[row] |= own[parent]
-    return own
-
-
-def _ranges(allowed: NDArray[np.bool_], base: int) -> tuple[Int32, Int32 | None, Counts | None]:
-    """A row that sees everything below `base` and the columns `allowed` from there on, as a span and a rest."""
-    columns = allowed.shape[1]
-    hidden = ~allowed
-    lead = np.where(hidden.any(1), hidden.argmax(1), columns)
-    rest = allowed & (np.arange(columns) >= lead[:, None])
-    span = (lead + base).astype(np.int32)
-    if not rest.any():
-        return span, None, None
-    return span, (rest.nonzero()[1] + base).astype(np.int32), rest.sum(1)
-
-
-def _depths(parents: Int32) -> Int32:
-    depths: list[int] = []
-    for parent in parents.tolist():
-        depths.append(0 if parent < 0 else depths[parent] + 1)
-    return np.array(depths, np.int32)
-
-
 def _join(request: StepRequest, parts: list[_Part], spec: ModelSpec, first: int, last: int) -> Rows:
     segments = request.segments
     bounds = [0]
@@ -282,7 +237,7 @@ def _join(request: StepRequest, parts: list[_Part], spec: ModelSpec, first: int,
         positions, ordinals = np.ascontiguousarray(part.positions), np.ascontiguousarray(part.ordinals)
         sequence, base = np.full(n, segment.seq, np.int32), np.full(n, part.base, np.int32)
         return Rows(
-            tokens, vectors, positions, sequence, ordinals, base, part.span, extra, extra_starts,
+            tokens, vectors, positions, sequence, ordinals, base, part.seen.span, extra, extra_starts,
             wanted, starts, bounds, first, last,
         )  # fmt: skip
     counts = np.diff(np.array(bounds))
@@ -303,7 +258,7 @@ def _join(request: StepRequest, parts: list[_Part], spec: ModelSpec, first: int,
         np.repeat(np.array([segment.seq for segment in segments], np.int32), counts),
         np.concatenate([part.ordinals for part in parts]),
         np.repeat(np.array([part.base for part in parts], np.int32), counts),
-        np.concatenate([part.span for part in parts]),
+        np.concatenate([part.seen.span for part in parts]),
         extra,
         extra_starts,
         wanted,
@@ -329,10 +284,11 @@ def _wanted(segments: list[Segment], bounds: list[int], has_logits: bool) -> tup
 
 
 def _extras(parts: list[_Part]) -> tuple[Int32 | None, Int32 | None]:
-    found = [part.extra for part in parts if part.extra is not None]
+    seen = [part.seen for part in parts]
+    found = [each.extra for each in seen if each.extra is not None]
     if not found:
         return None, None
-    counts = [np.zeros(part.rows, np.int64) if part.extra_counts is None else part.extra_counts for part in parts]
+    counts = [np.zeros(len(each.span), np.int64) if each.extra_counts is None else each.extra_counts for each in seen]
     starts = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int32)
     return np.concatenate(found), starts
 
@@ -360,7 +316,7 @@ def _reserve(segments: list[Segment], parts: list[_Part], store: KVStore) -> Non
             if segment.write is Write.REPLACE:
                 store.replace(segment.seq, part.ordinals)
             else:
-                store.reserve(segment.seq, part.positions)
+                store.reserve(segment.seq, part.positions, part.seen.pending)
             opened += 1
     except BaseException as error:
         for segment, part in zip(segments[:opened], parts, strict=False):

@@ -24,6 +24,8 @@ def check_store(pool: CellPool, sequences: Mapping[int, Sequence], lanes: Mappin
             np.add.at(refs, (rows.lanes[:, None], rows.pages), 1)
         for key, bias in s.biases.items():
             _require(len(bias) <= s.list_of(key).length, f"sequence {seq}: list {key} has more biases than rows")
+        shape = (s.pending, s.pending)
+        _require(s.sees is None or s.sees.shape == shape, f"sequence {seq}: what pending rows see is not {shape}")
         _require(0 <= s.sealed <= s.main.length, f"sequence {seq}: {s.sealed} rows sealed of {s.main.length}")
     wrong = np.argwhere(refs != pool.refs)
     if len(wrong):

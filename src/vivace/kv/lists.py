@@ -11,6 +11,7 @@ from vivace.kv.plain import Float32, Index, Part, Rows
 from vivace.kv.spec import PAGE
 
 Int32 = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 ListKey = tuple[int, int]  # layer, head
 
 
@@ -78,13 +79,14 @@ class PageList:
 class Sequence:
     """The common list, the lists that left it, and an open transaction."""
 
-    __slots__ = ("biases", "main", "next_position", "overrides", "pending", "pruned", "replaced", "sealed")
+    __slots__ = ("biases", "main", "next_position", "overrides", "pending", "pruned", "replaced", "sealed", "sees")
 
     def __init__(self, main: PageList) -> None:
         self.main = main
         self.overrides: dict[ListKey, PageList] = {}
         self.biases: dict[ListKey, Float32] = {}  # may be shorter than the list: zeros follow
         self.pending = 0
+        self.sees: Bools | None = None  # [pending, pending]: pending rows that each sees; None: causal
         self.next_position = 0
         self.replaced: list[tuple[Index, Rows]] = []  # undo log: what stood there
         self.sealed = 0  # rows below cannot be retracted or replaced

@@ -18,7 +18,7 @@ from vivace.kv.account import KVBytes, count_bytes, count_read_bytes
 from vivace.kv.blob import KVBlob, adopt_rows, export_rows
 from vivace.kv.cells import Cells
 from vivace.kv.check import check_store
-from vivace.kv.lists import Int32, ListKey, PageList, Sequence, padded, pages_for
+from vivace.kv.lists import Bools, Int32, ListKey, PageList, Sequence, padded, pages_for
 from vivace.kv.pages import OutOfPages
 from vivace.kv.plain import Float32, Index
 from vivace.kv.spec import PAGE, KVSpec
@@ -97,8 +97,11 @@ class KVStore:
 
     # Transactions
 
-    def reserve(self, seq: int, positions: Int32) -> int:
+    def reserve(self, seq: int, positions: Int32, sees: Bools | None = None) -> int:
         """Room for pending rows at these positions, behind those already pending; every list gets them.
+
+        `sees` [new, pending + new]: which pending rows each new one sees; None: all before it, and itself. It is kept
+        for those who continue from these rows (`visible`).
 
         Returns the ordinal of the first new row in the common list. Raises OutOfPages, having changed nothing.
         """
@@ -112,6 +115,8 @@ class KVStore:
         for rows in s.overrides.values():
             at = rows.length + s.pending
             rows.row_positions[at : at + len(positions)] = positions
+        if sees is not None or s.sees is not None:
+            s.sees = _widened(self.visible(seq), len(positions), sees)
         s.pending += len(positions)
         return first
 
@@ -205,7 +210,7 @@ class KVStore:
         if s.overrides:
             for override in s.overrides.values():
                 override.length += n
-        s.pending = 0
+        s.pending, s.sees = 0, None
         if n != pending:
             self.cells.release_spare(s)
         if s.replaced:
@@ -247,6 +252,7 @@ class KVStore:
         if not 0 <= first <= s.pending:
             raise TransactionError(f"cannot roll back to {first} pending rows: sequence {seq} has {s.pending}")
         s.pending = first
+        s.sees = s.sees[:first, :first] if s.sees is not None and first else None
         self.cells.release_spare(s)
         for participant in self._participants:
             participant.rollback(seq, first)
@@ -416,6 +422,11 @@ class KVStore:
     def pending(self, seq: int) -> int:
         return self._sequences[seq].pending
 
+    def visible(self, seq: int) -> Bools:
+        """[pending, pending]: which pending rows each pending row sees."""
+        s = self._sequences[seq]
+        return np.tri(s.pending, dtype=np.bool_) if s.sees is None else s.sees
+
     def next_position(self, seq: int) -> int:
         """One past the last committed position, whether or not that row was evicted since."""
         return self._sequences[seq].next_position
@@ -516,6 +527,16 @@ def _distinct(index: Index, bound: int) -> bool:
     if not len(index):
         return True
     return bool(index.min() >= 0 and index.max() < bound and len(np.unique(index)) == len(index))
+
+
+def _widened(sees: Bools, n: int, new: Bools | None) -> Bools:
+    """What pending rows see, with `n` more behind them."""
+    pending = len(sees)
+    wide = np.tri(pending + n, dtype=np.bool_)
+    wide[:pending, :pending] = sees
+    if new is not None:
+        wide[pending:] = new
+    return wide
 
 
 def _check_kept(ordinals: Index, length: int) -> None:
