@@ -144,8 +144,6 @@ def skipped_layers(executor: Executor):
         mask = layer_mask(executor, 40)
         yield from tapped(executor, all_logits(seq, random_tokens(40)), layer_mask=mask)
         executor.store.commit(seq)
-        for layer in range(len(executor.spec.blocks)):
-            executor.store.keep(seq, layer, None, np.append(np.arange(length), length + np.flatnonzero(mask[:, layer])))
         yield from tapped(executor, Segment(seq, random_tokens(1)), layer_mask=mask[3:4])
 
 

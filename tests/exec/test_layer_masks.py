@@ -1,4 +1,4 @@
-"""Rows that skip layers, bit for bit: as if each row had run alone and its missing keys had been evicted at once."""
+"""Rows that skip layers, bit for bit: as if each row had run alone and had been committed without its missing keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hf_zoo import random_tokens
 from test_reference import NAMES, all_logits, checkpoint, prefilled, step
 
-from vivace.core.step import Mask, Segment, StepRequest, Write
+from vivace.core.step import Mask, Segment, StepError, StepRequest, Write
 from vivace.core.taps import Tap
 
 native = pytest.importorskip("vivace.exec.native", reason="the native core is not built")
@@ -33,8 +33,6 @@ def one_by_one(executor, seq: int, tokens: np.ndarray, mask: np.ndarray) -> np.n
         result = step(executor, Segment(fork, np.array([token], np.int32)), layer_mask=runs[None])
         logits.append(result.logits[0].copy())
         store.commit(fork)
-        for layer in np.flatnonzero(~runs):
-            store.keep(fork, int(layer), None, np.arange(len(store.positions(fork, int(layer), 0)) - 1))
     store.drop(fork)
     return np.array(logits)
 
@@ -74,6 +72,40 @@ def test_rows_of_a_tree_are_their_branches_alone(executor, length):
         while parents[branch[0]] >= 0:
             branch.insert(0, int(parents[branch[0]]))
         assert np.array_equal(found[row], one_by_one(executor, seq, tokens[branch], mask[branch])[-1]), branch
+
+
+def test_a_committed_path_of_a_tree_lacks_the_keys_its_rows_skipped(executor):
+    store, random = executor.store, np.random.default_rng(5)
+    seq, n = prefilled(executor, random_tokens(62)), 9
+    parents = np.array([random.integers(-1, i) if i else -1 for i in range(n)], np.int32)
+    tokens, mask = random_tokens(n), random_mask(executor, n, seed=6)
+    branch = [n - 1]
+    while parents[branch[0]] >= 0:
+        branch.insert(0, int(parents[branch[0]]))
+    both = np.concatenate([tokens[branch], random_tokens(1)]), np.concatenate([mask[branch], mask[:1] | True])
+    wanted = one_by_one(executor, seq, *both)[-1:]
+    step(executor, Segment(seq, tokens, mask=Mask.TREE, parents=parents), layer_mask=mask)
+    store.commit(seq, branch)
+    for layer in range(len(executor.spec.blocks)):
+        kept = [62 + depth for depth, row in enumerate(branch) if mask[row, layer]]
+        assert store.positions(seq, layer, 0).tolist() == [*range(62), *kept]
+    assert np.array_equal(step(executor, Segment(seq, both[0][-1:])).logits, wanted)
+
+
+def test_drafts_that_skip_the_same_layers_may_grow_and_others_are_refused(executor):
+    """Nothing reads the keys that are not there: not even what a page held before."""
+    store, tokens = executor.store, random_tokens(4)
+    seq, mask = prefilled(executor, random_tokens(30)), random_mask(executor, 1, share=1)
+    mask[0, 1] = False
+    wanted = one_by_one(executor, seq, tokens, mask.repeat(4, 0))
+    for token, logits in zip(tokens, wanted, strict=True):
+        assert np.array_equal(step(executor, Segment(seq, np.array([token])), layer_mask=mask).logits[0], logits)
+    with pytest.raises(StepError, match=r"pending rows of sequence .* skipped layer 1"):
+        step(executor, Segment(seq, tokens))
+    assert store.pending(seq) == 4
+    store.rollback(seq, 0)
+    step(executor, Segment(seq, tokens))
+    assert store.pending(seq) == 4
 
 
 def test_a_mask_that_skips_nothing_changes_nothing(executor):

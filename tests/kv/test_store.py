@@ -106,6 +106,36 @@ def test_a_tree_built_in_steps_commits_its_path(store):
     store.check()
 
 
+def test_rows_that_lack_a_key_are_left_out_of_its_lists_by_a_commit(store):
+    """Even where a fork shares the page that they lie in: nothing has to be copied."""
+    state, seq = Recorder(), store.new()
+    fill(store, seq, range(62))
+    store.keep(seq, 0, 0, range(1, 62))
+    lacks = np.array([[True, False], [False, True], [False, False], [True, False]])
+    store.reserve(seq, positions(62, 4), lacks=lacks)
+    for layer, head in KEYS:
+        new = rows(store, layer, [100, 101, 102, 103])
+        store.write(seq, layer, head, len(store.positions(seq, layer, head)), new, -new)
+    assert store.lacks(seq).tolist() == [True, True]
+    child = store.fork(seq)
+    store.attach(state)
+    store.commit(seq, [0, 2, 3])
+    assert store.lacks(seq) is None and (store.length(seq), store.length(child)) == (65, 62)
+    assert marks(store, seq, 0, 0) == [*range(1, 62), 102] and marks(store, child, 0, 0) == list(range(1, 62))
+    assert marks(store, seq, 0, 1) == [*range(62), 102] and store.positions(seq, 0, 1)[-1] == 64
+    assert marks(store, seq, 1, 0) == [*range(62), 100, 102, 103]
+    assert list(store.overrides(seq)) == [(0, 0), (0, 1)]
+    assert state.calls == [
+        ("commit", seq, [0, 2, 3]),
+        ("keep", seq, 0, 0, [*range(61), 62]),
+        ("keep", seq, 0, 1, [*range(62), 63]),
+    ]
+    store.check()
+    store.retract(seq, 2)
+    assert [len(store.positions(seq, *key)) for key in KEYS] == [61, 62, 63]
+    store.check()
+
+
 def test_scratch_rows_go_without_touching_earlier_pending_ones(store):
     seq = store.new()
     fill(store, seq, [1, 2], commit=False)

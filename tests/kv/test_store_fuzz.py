@@ -78,15 +78,25 @@ class Fuzz(RuleBasedStateMachine):
         child.pending = []
         self.naive[self.store.fork(seq)] = child
 
-    @rule(data=st.data(), n=st.sampled_from([0, 1, 1, 2, 5, 31, 63, 64, 65, 130]), gap=st.integers(0, 2))
-    def reserve(self, data: st.DataObject, n: int, gap: int) -> None:
-        self.reserve_in(self.pick(data), n, gap)
+    @rule(
+        data=st.data(),
+        n=st.sampled_from([0, 1, 1, 2, 5, 31, 63, 64, 65, 130]),
+        gap=st.integers(0, 2),
+        skipped=st.sampled_from([None, None, None, 0, 1]),
+    )
+    def reserve(self, data: st.DataObject, n: int, gap: int, skipped: int | None) -> None:
+        self.reserve_in(self.pick(data), n, gap, skipped)
 
-    def reserve_in(self, seq: int, n: int, gap: int) -> None:
+    def reserve_in(self, seq: int, n: int, gap: int, skipped: int | None = None) -> None:
+        """Every other row lacks a key in the layer that is skipped."""
         s = self.naive[seq]
         start = (s.pending[-1][0] + 1 if s.pending else s.next_position) + gap
         positions = np.arange(start, start + n, dtype=np.int32)
-        first = self.attempt(self.store.reserve, seq, positions)
+        lacks = None
+        if skipped is not None:
+            lacks = np.zeros((n, len(SHAPES)), np.bool_)
+            lacks[::2, skipped] = True
+        first = self.attempt(self.store.reserve, seq, positions, None, lacks)
         if first is None:
             return
         assert first == len(s.common) + len(s.pending)
@@ -96,7 +106,8 @@ class Fuzz(RuleBasedStateMachine):
             k, v = self.values(n, dim), self.values(n, dim)
             self.store.write(seq, *key, len(s.lists[key]) + len(s.pending), k, v)
             for i in range(n):
-                rows[i][key] = Row(start + i, k[i], v[i])
+                if lacks is None or not lacks[i, key[0]]:
+                    rows[i][key] = Row(start + i, k[i], v[i])
         s.pending += [(start + i, row) for i, row in enumerate(rows)]
 
     @rule(data=st.data(), how=st.sampled_from(["all", "first", "path"]))
@@ -246,10 +257,11 @@ class Fuzz(RuleBasedStateMachine):
             assert store.next_position(seq) == s.next_position
             assert store.positions(seq).tolist() == s.common
             for key, committed in s.lists.items():
-                rows = committed + [new[key] for _, new in pending]
-                at = np.arange(len(rows))
-                assert store.positions(seq, *key, pending=True).tolist() == [row.position for row in rows]
-                k, v = store.gather(seq, *key, at)
+                found = store.positions(seq, *key, pending=True).tolist()
+                assert found == [row.position for row in committed] + [position for position, _ in pending]
+                present = [i for i, (_, new) in enumerate(pending) if key in new]
+                rows = committed + [pending[i][1][key] for i in present]
+                k, v = store.gather(seq, *key, [*range(len(committed)), *(len(committed) + i for i in present)])
                 if rows:
                     np.testing.assert_array_equal(k, [row.k for row in rows])
                     np.testing.assert_array_equal(v, [row.v for row in rows])

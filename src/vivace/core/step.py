@@ -82,6 +82,9 @@ class StepRequest:
     An edit stops the step where its tap (hidden or query) shows something: it is called with that, changes it in place,
     and the step goes on from there. A tap of the same place shows what the edit left. Rows that skip a layer have
     zeros for queries there; edits of a layer that no row runs are not called, hidden ones always are.
+
+    A row that skips a layer has no key there, neither in this step nor once committed. While such rows are pending, a
+    step of their sequence that runs the layer is refused. Replaced rows keep the key that stood there.
     """
 
     segments: list[Segment]
@@ -89,7 +92,7 @@ class StepRequest:
     taps: TapSet = NO_TAPS
     first_layer: int = 0
     last_layer: int | None = None
-    layer_mask: NDArray[np.bool_] | None = None  # [rows, layers]: False skips the block for that row (keys not written)
+    layer_mask: NDArray[np.bool_] | None = None  # [rows, layers]: False skips the block for that row (no key there)
     edits: Mapping[Tap, Edit] | None = None
     top: int = 0  # how many of each row's largest logits are wanted as `RowStats.top`, where the executor finds them
     role: str = "target"  # counters are kept per role

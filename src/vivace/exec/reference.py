@@ -4,9 +4,9 @@ Every other executor is measured against this one. Nothing here is clever and no
 functions run with gradients (`forward`) and over the cache (`run`).
 
 Rows that skip a layer (`layer_mask` False) pass through it unchanged and write no key there; no row of this step sees
-them in that layer. An appended row then has no key in the layer: after committing it, evict it there
-(`store.keep(seq, layer, head, ...)`) or fill it in (a REPLACE step) before another step reads it. A replaced row keeps
-the key that stood there, and others go on seeing it. Its taps of that layer are zero, the log-sum-exp minus infinity.
+them in that layer. A commit leaves an appended row out of the lists of the layers it skipped; while it is pending,
+later steps of its sequence have to skip them too, or are refused. A replaced row keeps the key that stood there, and
+others go on seeing it. Its taps of that layer are zero, the log-sum-exp minus infinity.
 """
 
 from __future__ import annotations

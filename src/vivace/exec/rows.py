@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vivace.core.step import Float32, Int32, Mask, Segment, StepError, StepRequest, Write
-from vivace.exec.visible import Visible, tree_positions, visible
+from vivace.exec.visible import Bools, Visible, tree_positions, visible
 
 if TYPE_CHECKING:
     from vivace.kv.store import KVStore
@@ -79,7 +79,8 @@ def layout(request: StepRequest, store: KVStore, spec: ModelSpec) -> Rows:
         raise StepError("two segments of a step name the same sequence: give its rows in one segment")
     rows = _join(request, parts, spec, first, last)
     _check_per_row(request, rows.count, spec, first, last)
-    _reserve(segments, parts, store)
+    lacks = _lacking(request, rows, store)
+    _reserve(segments, parts, lacks, store)
     return rows
 
 
@@ -308,15 +309,36 @@ def _check_per_row(request: StepRequest, count: int, spec: ModelSpec, first: int
             raise StepError(f"tap {tap.kind}[{tap.layer}]: this step has {tap.kind} of layers {first}..{end} only")
 
 
-def _reserve(segments: list[Segment], parts: list[_Part], store: KVStore) -> None:
+def _lacking(request: StepRequest, rows: Rows, store: KVStore) -> list[Bools | None]:
+    """[rows, layers] of each segment: which rows get no key where. Refuses rows that would read a missing key."""
+    found: list[Bools | None] = []
+    for index, segment in enumerate(request.segments):
+        lacks = None
+        if request.layer_mask is not None:
+            lacks = ~request.layer_mask[rows.bounds[index] : rows.bounds[index + 1]]
+            lacks[:, : rows.first_layer] = lacks[:, rows.last_layer :] = False
+        missing = store.lacks(segment.seq)
+        if missing is not None:
+            wrong = missing if lacks is None else missing & ~lacks.all(0)
+            layers = np.flatnonzero(wrong[rows.first_layer : rows.last_layer])
+            if len(layers):
+                raise StepError(
+                    f"segment {index}: pending rows of sequence {segment.seq} skipped layer "
+                    f"{rows.first_layer + int(layers[0])}, which rows behind them run: commit or roll back first"
+                )
+        found.append(lacks if lacks is not None and lacks.any() else None)
+    return found
+
+
+def _reserve(segments: list[Segment], parts: list[_Part], lacks: list[Bools | None], store: KVStore) -> None:
     """Opens every segment's rows, or none when the store lacks pages (OutOfPages) or refuses."""
     opened = 0
     try:
-        for segment, part in zip(segments, parts, strict=True):
+        for segment, part, lacking in zip(segments, parts, lacks, strict=True):
             if segment.write is Write.REPLACE:
                 store.replace(segment.seq, part.ordinals)
             else:
-                store.reserve(segment.seq, part.positions, part.seen.pending)
+                store.reserve(segment.seq, part.positions, part.seen.pending, lacking)
             opened += 1
     except BaseException as error:
         for segment, part in zip(segments[:opened], parts, strict=False):

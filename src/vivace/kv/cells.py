@@ -82,12 +82,13 @@ class Cells:
         self.release_spare(s)
 
     def detach(self, s: Sequence, key: ListKey) -> PageList:
-        """The list's own page list; it takes over its lane of the common pages."""
+        """The list's own page list; it takes over its lane of the common pages, those of pending rows included."""
         if key in s.overrides:
             return s.overrides[key]
         lane, (layer, head) = self.lanes[key], key
         main = s.main
         rows = main.copy(np.array([lane]), [(layer, np.array([head]))])
+        rows.count = main.count
         main.lanes = main.lanes[main.lanes != lane]
         parts = [(i, heads[heads != head] if i == layer else heads) for i, heads in main.parts]
         main.parts = [(i, heads) for i, heads in parts if len(heads)]

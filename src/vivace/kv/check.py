@@ -26,6 +26,7 @@ def check_store(pool: CellPool, sequences: Mapping[int, Sequence], lanes: Mappin
             _require(len(bias) <= s.list_of(key).length, f"sequence {seq}: list {key} has more biases than rows")
         shape = (s.pending, s.pending)
         _require(s.sees is None or s.sees.shape == shape, f"sequence {seq}: what pending rows see is not {shape}")
+        _require(s.lacks is None or len(s.lacks) == s.pending, f"sequence {seq}: {s.pending} rows, not those that lack")
         _require(0 <= s.sealed <= s.main.length, f"sequence {seq}: {s.sealed} rows sealed of {s.main.length}")
     wrong = np.argwhere(refs != pool.refs)
     if len(wrong):

@@ -79,7 +79,9 @@ class PageList:
 class Sequence:
     """The common list, the lists that left it, and an open transaction."""
 
-    __slots__ = ("biases", "main", "next_position", "overrides", "pending", "pruned", "replaced", "sealed", "sees")
+    __slots__ = (
+        "biases", "lacks", "main", "next_position", "overrides", "pending", "pruned", "replaced", "sealed", "sees",
+    )  # fmt: skip
 
     def __init__(self, main: PageList) -> None:
         self.main = main
@@ -87,6 +89,7 @@ class Sequence:
         self.biases: dict[ListKey, Float32] = {}  # may be shorter than the list: zeros follow
         self.pending = 0
         self.sees: Bools | None = None  # [pending, pending]: pending rows that each sees; None: causal
+        self.lacks: Bools | None = None  # [pending, layers]: where pending rows have no key; None: nowhere
         self.next_position = 0
         self.replaced: list[tuple[Index, Rows]] = []  # undo log: what stood there
         self.sealed = 0  # rows below cannot be retracted or replaced

@@ -97,11 +97,12 @@ class KVStore:
 
     # Transactions
 
-    def reserve(self, seq: int, positions: Int32, sees: Bools | None = None) -> int:
+    def reserve(self, seq: int, positions: Int32, sees: Bools | None = None, lacks: Bools | None = None) -> int:
         """Room for pending rows at these positions, behind those already pending; every list gets them.
 
         `sees` [new, pending + new]: which pending rows each new one sees; None: all before it, and itself. It is kept
-        for those who continue from these rows (`visible`).
+        for those who continue from these rows (`visible`). `lacks` [new, layers]: where a row will have no key; a
+        commit leaves it out of the lists of that layer.
 
         Returns the ordinal of the first new row in the common list. Raises OutOfPages, having changed nothing.
         """
@@ -117,8 +118,13 @@ class KVStore:
             rows.row_positions[at : at + len(positions)] = positions
         if sees is not None or s.sees is not None:
             s.sees = _widened(self.visible(seq), len(positions), sees)
+        if lacks is not None or s.lacks is not None:
+            s.lacks = np.concatenate([self._no_keys(s.lacks, s.pending), self._no_keys(lacks, len(positions))])
         s.pending += len(positions)
         return first
+
+    def _no_keys(self, lacks: Bools | None, n: int) -> Bools:
+        return np.zeros((n, len(self.spec.layers)), np.bool_) if lacks is None else lacks
 
     def _make_writable(self, seq: int, s: Sequence, positions: Int32) -> None:
         pending, n = s.pending, len(positions)
@@ -183,6 +189,8 @@ class KVStore:
     def commit(self, seq: int, rows: int | Seq[int] | NDArray[Any] | None = None) -> None:
         """Keeps all pending rows, the first so many, or those at the given indices in that order; drops the others.
 
+        Rows that lack a key in a layer are not in its lists, which are ragged from then on.
+
         Positions must ascend, from `next_position` on.
         """
         s = self._sequences[seq]
@@ -204,14 +212,16 @@ class KVStore:
             if kept[0] < s.next_position or (n > 1 and (kept[1:] <= kept[:-1]).any()):
                 raise TransactionError(f"positions must ascend from {s.next_position} on, not {kept.tolist()}")
             s.next_position = int(kept[-1]) + 1
-        if picked is not None:
-            self._gather_pending(s, picked)
-        main.length = length = old + n
-        if s.overrides:
+        left_out: list[tuple[ListKey, Index]] = []
+        if picked is not None or s.lacks is not None:
+            left_out = self._gather_pending(s, np.arange(n) if picked is None else picked)
+        else:
+            main.length += n
             for override in s.overrides.values():
                 override.length += n
-        s.pending, s.sees = 0, None
-        if n != pending:
+        length = main.length
+        s.pending, s.sees, s.lacks = 0, None, None
+        if n != pending or left_out:
             self.cells.release_spare(s)
         if s.replaced:
             s.replaced.clear()
@@ -219,24 +229,35 @@ class KVStore:
             indices = range(n) if picked is None else picked.tolist()
             for participant in self._participants:
                 participant.commit(seq, indices)
+                for (layer, head), ordinals in left_out:
+                    participant.keep(seq, layer, head, ordinals)
         if self._page_callbacks and length // PAGE > old // PAGE:
             self._tell_pages(seq, old, length)
 
-    def _gather_pending(self, s: Sequence, picked: Index) -> None:
-        """Moves the picked pending rows to the first pending places, in every list."""
+    def _gather_pending(self, s: Sequence, picked: Index) -> list[tuple[ListKey, Index]]:
+        """Makes the picked pending rows the last committed ones of every list, but those that lack a key there.
+
+        Returns the lists that rows were left out of, and of all rows the ordinals that such a list keeps.
+        """
+        left_out: list[tuple[ListKey, Index]] = []
+        lacks = self._no_keys(s.lacks, s.pending)[picked]
+        for layer in np.flatnonzero(lacks.any(0)).tolist():
+            for key in self.cells.keys(layer, None):
+                first = self.cells.detach(s, key).length
+                left_out.append((key, np.append(np.arange(first), first + np.flatnonzero(~lacks[:, layer]))))
+        self._take_pending(s.main, picked)
+        for (layer, _), rows in s.overrides.items():
+            self._take_pending(rows, picked[~lacks[:, layer]])
+        return left_out
+
+    def _take_pending(self, rows: PageList, picked: Index) -> None:
         moved = np.flatnonzero(picked != np.arange(len(picked)))
-        if not len(moved):
-            return
-        picked, target = picked[moved[0] :], np.arange(moved[0], len(picked))
-        for rows in s.lists():
-            self.plain.write(
-                rows.parts,
-                rows.pages,
-                rows.length + target,
-                self.plain.read(rows.parts, rows.pages, rows.length + picked),
-            )
-        for rows in (s.main, *s.overrides.values()):
-            rows.row_positions[rows.length + target] = rows.row_positions[rows.length + picked]
+        if len(moved):
+            source, target = rows.length + picked[moved[0] :], rows.length + np.arange(moved[0], len(picked))
+            rows.row_positions[target] = rows.row_positions[source]
+            if len(rows.lanes):
+                self.plain.write(rows.parts, rows.pages, target, self.plain.read(rows.parts, rows.pages, source))
+        rows.length += len(picked)
 
     def _tell_pages(self, seq: int, old: int, length: int) -> None:
         for page in range(old // PAGE, length // PAGE):
@@ -253,6 +274,7 @@ class KVStore:
             raise TransactionError(f"cannot roll back to {first} pending rows: sequence {seq} has {s.pending}")
         s.pending = first
         s.sees = s.sees[:first, :first] if s.sees is not None and first else None
+        s.lacks = s.lacks[:first] if s.lacks is not None and first else None
         self.cells.release_spare(s)
         for participant in self._participants:
             participant.rollback(seq, first)
@@ -426,6 +448,11 @@ class KVStore:
         """[pending, pending]: which pending rows each pending row sees."""
         s = self._sequences[seq]
         return np.tri(s.pending, dtype=np.bool_) if s.sees is None else s.sees
+
+    def lacks(self, seq: int) -> Bools | None:
+        """[layers]: where some pending row has no key; None: nowhere."""
+        lacks = self._sequences[seq].lacks
+        return None if lacks is None else np.logical_or.reduce(lacks)
 
     def next_position(self, seq: int) -> int:
         """One past the last committed position, whether or not that row was evicted since."""
