@@ -567,7 +567,8 @@ def test_unknown_sequences(store):
 
 
 class Recorder:
-    def __init__(self, fail: bool = False) -> None:
+    def __init__(self, name: str = "recorder", fail: bool = False) -> None:
+        self.name = name
         self.calls: list[tuple] = []
         self.fail = fail
 
@@ -575,6 +576,9 @@ class Recorder:
         self.calls.append(("reserve", seq, positions.tolist()))
         if self.fail:
             raise MemoryError("no room")
+
+    def can_cut(self, seq, length):
+        return True
 
     def __getattr__(self, name):
         return lambda *arguments: self.calls.append(
@@ -596,6 +600,11 @@ def test_participants_see_each_transaction(store):
     store.keep(seq, 0, None, [1, 2])
     store.truncate(seq, 2)
     store.retract(child, 1)
+    store.replace(child, [0])
+    store.replace(child, [1])
+    store.restore(child, 1)
+    store.reserve(child, positions(3, 1))
+    store.rollback(child)
     store.drop(seq)
     assert state.calls == [
         ("reserve", 0, [0, 1, 2]),
@@ -608,12 +617,18 @@ def test_participants_see_each_transaction(store):
         ("keep", 0, 0, None, [1, 2]),
         ("truncate", 0, 2),
         ("truncate", 1, 2),
+        ("replace", 1, [0]),
+        ("replace", 1, [1]),
+        ("restore", 1, [1]),
+        ("reserve", 1, [3]),
+        ("restore", 1, [0]),
+        ("rollback", 1, 0),
         ("drop", 0),
     ]
 
 
 def test_a_participant_that_cannot_reserve_stops_all(store):
-    good, bad = Recorder(), Recorder(fail=True)
+    good, bad = Recorder("good"), Recorder("bad", fail=True)
     seq = store.new()
     fill(store, seq, [1, 2])
     store.attach(good)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class KVBlob:
     positions: Int32
     next_position: int
     lists: dict[ListKey, KVRows]
+    states: dict[str, Any] = field(default_factory=dict)  # of those who took part in the store, by name
 
     def check(self, spec: KVSpec) -> None:
         """Raises ValueError unless the blob is whole and fits a store of this spec."""
@@ -54,8 +55,8 @@ class KVBlob:
                 raise ValueError("the positions of the blob do not ascend to its next position")
 
 
-def export_rows(cells: Cells, s: Sequence, layers: Seq[int]) -> KVBlob:
-    """Copies of the committed rows of these layers."""
+def export_rows(cells: Cells, s: Sequence, layers: Seq[int], states: dict[str, Any]) -> KVBlob:
+    """Copies of the committed rows of these layers, with the states of those who take part."""
     lists = {}
     for i, layer in enumerate(layers):
         for key in cells.keys(layer, None):
@@ -64,7 +65,7 @@ def export_rows(cells: Cells, s: Sequence, layers: Seq[int]) -> KVBlob:
             bias = padded(s.biases[key], index) if key in s.biases else None
             lists[i, key[1]] = KVRows(k[0], v[0], rows.positions.copy(), bias)
     spec = KVSpec(tuple(cells.spec.layers[layer] for layer in layers), cells.spec.value_bytes)
-    return KVBlob(spec, s.main.positions.copy(), s.next_position, lists)
+    return KVBlob(spec, s.main.positions.copy(), s.next_position, lists, states)
 
 
 def adopt_rows(cells: Cells, blob: KVBlob) -> Sequence:

@@ -58,19 +58,23 @@ class PrefixCache:
     def match(self, tokens: Seq[int], key: Hashable) -> tuple[int, int] | None:
         """(snapshot, length): the longest known run of tokens that `tokens` begin with; None when there is none.
 
-        The run ends at a page border, or at least WORTH tokens behind one. The snapshot may be longer than it, belongs
-        to the cache and lives until the next insert or evict.
+        The run ends at a page border, or at least WORTH tokens behind one, where its snapshot can be cut. The snapshot
+        may be longer than it, belongs to the cache and lives until the next insert or evict.
         """
         ids = np.asarray(tokens, np.int32)
         path = self._walk(ids, key)
         length, last = len(path) * PAGE, path[-1] if path else self._roots.get(key)
         if last is None:
             return None
+        runs = [(node, node.end) for node in path]
         child, common = _most_alike(last, ids[length : length + PAGE])
         if child is not None and common >= WORTH:
             child.used = self._clock
-            last, length = child, length + common
-        return (last.owner.seq, length) if last.owner is not None else None
+            runs.append((child, length + common))
+        for node, end in reversed(runs):
+            if node.owner is not None and self.store.can_cut(node.owner.seq, end):
+                return node.owner.seq, end
+        return None
 
     def fork(self, tokens: Seq[int], key: Hashable) -> tuple[int, int] | None:
         """(a new sequence with the matched rows, its length), or None."""
@@ -89,7 +93,10 @@ class PrefixCache:
         """
         ids = np.asarray(tokens, np.int32)
         if not self.accepts(seq, len(ids)):
-            raise ValueError(f"sequence {seq} cannot be a prefix: rows were evicted, or do not start at position 0")
+            raise ValueError(
+                f"sequence {seq} cannot be a prefix of {len(ids)} rows: some were evicted, or it does not start at "
+                "position 0, or state beside its rows cannot go back there"
+            )
         path = self._walk(ids, key)
         known = len(path) * PAGE
         if known == len(ids):
@@ -103,10 +110,11 @@ class PrefixCache:
         snapshot = _Snapshot(self.store.fork(seq))
         self._snapshots.add(snapshot)
         self.store.truncate(snapshot.seq, len(ids))
-        if child is not None and common == len(child.tokens) // 4:
+        if child is not None and common == len(child.tokens) // 4 and self.store.can_cut(snapshot.seq, child.end):
             self._forget(child)  # it ended where this one goes on
-        if path and path[-1].owner is not None and path[-1].owner.nodes[-1] is path[-1]:
-            self._take_over(path[-1].owner, snapshot)
+        old = path[-1].owner if path else None
+        if old is not None and old.nodes[-1] is path[-1] and self.store.can_cut(snapshot.seq, known):
+            self._take_over(old, snapshot)
         for first in range(known, len(ids), PAGE):
             block = ids[first : first + PAGE]
             node = _Node(_name(block), first + len(block), parent, snapshot, used=self._clock)
@@ -116,9 +124,14 @@ class PrefixCache:
         return len(ids) - known
 
     def accepts(self, seq: int, length: int) -> bool:
-        """Whether the sequence holds all rows 0..length-1 at their own positions, so that it can be a prefix."""
+        """Whether the sequence holds all rows 0..length-1 at their own positions and can be cut behind them."""
         store = self.store
-        if length > store.length(seq) or store.overrides(seq) or store.has_biases(seq):
+        if (
+            length > store.length(seq)
+            or store.overrides(seq)
+            or store.has_biases(seq)
+            or not store.can_cut(seq, length)
+        ):
             return False
         return bool(np.array_equal(store.positions(seq)[:length], np.arange(length)))
 
@@ -179,10 +192,10 @@ class PrefixCache:
         assert owner is not None and parent is not None and owner.nodes[-1] is leaf
         del parent.children[leaf.tokens]
         owner.nodes.pop()
-        if owner.nodes:
-            self.store.truncate(owner.seq, owner.nodes[-1].end)
-        else:
+        if not owner.nodes:
             self._drop(owner)
+        elif self.store.can_cut(owner.seq, owner.nodes[-1].end):
+            self.store.truncate(owner.seq, owner.nodes[-1].end)
 
     def _drop(self, snapshot: _Snapshot) -> None:
         self.store.drop(snapshot.seq)

@@ -132,15 +132,7 @@ class KVStore:
             return
         short, pages, cells = self._demand(s, n)
         self.pool.require(pages, cells)
-        told: list[StateParticipant] = []
-        try:
-            for participant in self._participants:
-                told.append(participant)
-                participant.reserve(seq, positions)
-        except BaseException:
-            for participant in told:
-                participant.rollback(seq, pending)
-            raise
+        self._ask(lambda p: p.reserve(seq, positions), lambda p: p.rollback(seq, pending))
         s.main.make_room(s.main.length + pending + n)
         for rows, shared, more in short:
             rows.make_room(rows.length + pending + n)
@@ -149,6 +141,18 @@ class KVStore:
             for _ in range(more):
                 rows.push(self.cells.take(s, rows))
             rows.writable = rows.count * PAGE
+
+    def _ask(self, ask: Callable[[StateParticipant], None], undo: Callable[[StateParticipant], None]) -> None:
+        """Asks every participant; when one raises, undoes what it and those before it were asked."""
+        told: list[StateParticipant] = []
+        try:
+            for participant in self._participants:
+                told.append(participant)
+                ask(participant)
+        except BaseException:
+            for participant in told:
+                undo(participant)
+            raise
 
     def _demand(self, s: Sequence, n: int) -> tuple[list[tuple[PageList, bool, int]], int, dict[int, int]]:
         """What `n` more pending rows take: (list, whether its tail must be copied, new pages) of each list that has no
@@ -293,6 +297,7 @@ class KVStore:
             raise TransactionError(f"rows to replace must be distinct, in {s.sealed}..{main.length - 1}")
         shared = [page for page in np.unique(index // PAGE) if self.pool.is_shared(main.lanes, int(main.pages[page]))]
         self.pool.require(len(shared), {})
+        self._ask(lambda p: p.replace(seq, index), lambda p: p.restore(seq, index))
         for page in shared:
             self.cells.own(s, main, int(page))
         s.replaced.append((index, self.plain.read(main.parts, main.pages, index)))
@@ -306,11 +311,16 @@ class KVStore:
         for _ in range(n):
             ordinals, rows = s.replaced.pop()
             self.plain.write(s.main.parts, s.main.pages, ordinals, rows)
+            for participant in self._participants:
+                participant.restore(seq, ordinals)
 
     # Taking back and evicting
 
     def retract(self, seq: int, n: int) -> None:
-        """Takes back the last n committed rows. Refused for rows that were sealed, or committed before an eviction."""
+        """Takes back the last n committed rows.
+
+        Refused for rows that were sealed, or committed before an eviction, and where a participant cannot go back.
+        """
         s = self._settled(seq, "retract")
         if not 0 <= n <= s.main.length - s.sealed:
             free = s.main.length - s.sealed
@@ -318,13 +328,22 @@ class KVStore:
         self._cut(seq, s, s.main.length - n)
 
     def truncate(self, seq: int, length: int) -> None:
-        """Drops the committed rows from ordinal `length` of the common list on, and their positions in all lists."""
+        """Drops the committed rows from ordinal `length` of the common list on, and their positions in all lists.
+
+        Refused where a participant cannot go back (`can_cut`).
+        """
         s = self._settled(seq, "truncate")
         if not 0 <= length <= s.main.length:
             raise TransactionError(f"cannot truncate sequence {seq} to {length}: its length is {s.main.length}")
         self._cut(seq, s, length)
 
+    def can_cut(self, seq: int, length: int) -> bool:
+        """Whether all who take part can go back to `length` committed rows."""
+        return self._sequences[seq].main.length == length or all(p.can_cut(seq, length) for p in self._participants)
+
     def _cut(self, seq: int, s: Sequence, length: int) -> None:
+        if not self.can_cut(seq, length):
+            raise TransactionError(f"sequence {seq} cannot go back to {length} rows: state beside its rows cannot")
         main = s.main
         if length < main.length:
             position = main.row_positions[length]
@@ -501,7 +520,9 @@ class KVStore:
     # Others who take part
 
     def attach(self, participant: StateParticipant) -> None:
-        """State that follows the same transactions from now on."""
+        """State that follows the same transactions from now on. Raises ValueError for a name that is taken."""
+        if participant.name in (other.name for other in self._participants):
+            raise ValueError(f"a participant named {participant.name!r} is attached already")
         self._participants.append(participant)
 
     def on_page(self, callback: Callable[[int, int], None]) -> None:
@@ -531,16 +552,29 @@ class KVStore:
         return self.cells.trim()
 
     def export(self, seq: int, layers: Seq[int] | None = None) -> KVBlob:
-        """A copy of the committed rows of all layers, or of some (for a store that holds just these)."""
+        """A copy of the committed rows and states of all layers, or of some (for a store that holds just these)."""
         s = self._settled(seq, "export")
-        return export_rows(self.cells, s, range(len(self.spec.layers)) if layers is None else layers)
+        layers = range(len(self.spec.layers)) if layers is None else layers
+        return export_rows(self.cells, s, layers, {p.name: p.export(seq, layers) for p in self._participants})
 
     def adopt(self, blob: KVBlob) -> int:
-        """A new sequence with the rows of a blob. Raises ValueError for a blob of another shape, and OutOfPages."""
+        """A new sequence with the rows and states of a blob.
+
+        Raises OutOfPages, and ValueError for a blob of another shape or of other participants.
+        """
+        names = {participant.name for participant in self._participants}
+        if blob.states.keys() != names:
+            raise ValueError(f"the blob has states of {sorted(blob.states)}, those who take part are {sorted(names)}")
         s = adopt_rows(self.cells, blob)
         seq = self._next_id
         self._next_id += 1
         self._sequences[seq] = s
+        try:
+            for participant in self._participants:
+                participant.adopt(seq, blob.states[participant.name])
+        except BaseException:
+            self.drop(seq)
+            raise
         self._tell_pages(seq, 0, s.main.length)
         return seq
 
