@@ -180,6 +180,24 @@ def test_wrong_prompts(llm):
         llm.generate(["abc", "x" * 1000])
 
 
+@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc"), {"a": 1}])
+def test_bytes_are_no_prompt(llm, prompt):
+    with pytest.raises(ValueError, match="a prompt is text or a list of token ids, not"):
+        llm.generate(prompt)
+
+
+def test_a_closed_model_says_so():
+    llm = make()
+    stream = llm.stream("abc", max_tokens=50)
+    next(stream)
+    llm.close()
+    llm.close()
+    assert [piece.finish_reason for piece in stream] == ["cancelled"]
+    for call in (lambda: llm.generate("a"), lambda: next(llm.stream("a")), lambda: llm.chat([])):
+        with pytest.raises(ValueError, match="the model is closed: load it again"):
+            call()
+
+
 def test_stop_values():
     assert options_for(2, {"stop": "end"})[1].sampling.stop == ("end",)
     assert options_for(2, {"stop": ["a", "b"]})[1].sampling.stop == ("a", "b")
@@ -198,8 +216,10 @@ def test_every_option_has_the_default_of_the_sampling():
     [
         ({"plan": "racer"}, "plans arrive with the plan binder"),
         ({"executor": "cuda"}, "executor must be 'native' or 'reference'"),
-        ({"threads": 0}, "threads must be an integer of at least 1"),
-        ({"threads": "2"}, "threads must be an integer of at least 1"),
+        ({"threads": 0}, "threads must be an integer from 1 to 256, not 0"),
+        ({"threads": 2**31}, "threads must be an integer from 1 to 256"),
+        ({"plan": 5}, "plan must be text, not 5"),
+        ({"threads": "2"}, "threads must be an integer from 1 to 256"),
     ],
 )
 def test_load_checks_its_arguments_before_it_loads(arguments, message):

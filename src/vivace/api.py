@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from vivace.core.batch import Sequence, pages_of
 from vivace.core.engine import Engine
+from vivace.core.interrupts import uninterrupted
 from vivace.core.machine import default_threads
 from vivace.core.report import completion_of
 from vivace.core.request import Completion, Piece, Request
@@ -25,6 +26,7 @@ Prompt = str | list[int]
 Message = Mapping[str, Any]
 
 DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for if that is less
+MOST_THREADS = 256
 CACHE_TOKENS = 16384  # room for several requests at once; memory is used only when touched
 
 
@@ -49,11 +51,13 @@ def load(
     `executor`: "native", or "reference" (torch, slow). Raises ValueError for arguments that are not allowed and
     whatever is wrong with the model's files.
     """
+    if plan is not None and not isinstance(plan, str):
+        raise ValueError(f"plan must be text, not {plan!r}")
     if plan is not None and plan.strip():
         raise ValueError(f"plan {plan!r}: plans arrive with the plan binder; leave it out or give ''")
     if executor not in ("native", "reference"):
         raise ValueError(f"executor must be 'native' or 'reference', not {executor!r}")
-    threads = default_threads() if threads is None else _at_least_one("threads", threads)
+    threads = default_threads() if threads is None else _at_least_one("threads", threads, MOST_THREADS)
     start = perf_counter()
     from vivace.model.catalogue import resolve
     from vivace.model.load import load_checkpoint
@@ -90,13 +94,14 @@ def _context(asked: int | None, limit: int) -> int:
     return asked
 
 
-def _at_least_one(name: str, value: Any) -> int:
+def _at_least_one(name: str, value: Any, most: int | None = None) -> int:
     try:
         number = index(value)
     except TypeError:
         number = 0
-    if number < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+    if number < 1 or (most is not None and number > most):
+        allowed = "of at least 1" if most is None else f"from 1 to {most}"
+        raise ValueError(f"{name} must be an integer {allowed}, not {value!r}")
     return number
 
 
@@ -119,6 +124,7 @@ class LLM:
     ) -> None:
         self.executor, self.tokenizer, self.model = executor, tokenizer, model
         self.weights_bytes, self.load_s = weights_bytes, load_s
+        self.closed = False
         self.engine = Engine({"target": executor}, tokenizer=tokenizer, context=context, **engine_options)
 
     def __enter__(self) -> LLM:
@@ -128,7 +134,11 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        self.executor.close()
+        """Frees the weights. Requests that run are cancelled; nothing can be asked of it afterwards."""
+        if not self.closed:
+            self._cancel([*self.engine.waiting, *self.engine.running.values()])
+            self.executor.close()
+        self.closed = True
 
     def generate(self, prompts: Prompt | Seq[Prompt], **options: Any) -> list[Completion]:
         """Complete each prompt (text or token ids); `n` > 1 gives the completions of a prompt beside each other.
@@ -138,7 +148,16 @@ class LLM:
         prompt_logprobs, skip_special_tokens, add_special_tokens, spans. Raises TypeError and ValueError for what is not
         allowed, RequestFailed when a request failed on the way.
         """
-        return self._finish(self._add(self._requests(prompts, options)))
+        requests, handles = self._requests(prompts, options), list[Sequence]()
+        try:
+            self._add(requests, handles)
+            while not all(handle.finished for handle in handles):
+                self.engine.step()
+        finally:
+            self._cancel(handles)
+        completions = [completion_of(handle, self.weights_bytes, self.load_s, self.engine) for handle in handles]
+        _raise_first_error(handles, completions)
+        return completions
 
     def stream(self, prompts: Prompt | Seq[Prompt], **options: Any) -> Iterator[Piece]:
         """Yield text as it becomes certain; `Piece.index` says of which completion, in the order of `generate`.
@@ -149,6 +168,8 @@ class LLM:
 
     def chat(self, messages: Seq[Message], **options: Any) -> Completion:
         """Reply to a conversation: dictionaries with `role` and `content`, put together by the model's own template."""
+        if "spans" in options:
+            raise TypeError("chat finds the spans itself; give `spans` to generate")
         if options.get("n", 1) != 1:
             raise ValueError("chat gives one reply: for n > 1 give the ids of `chat_prompt` to generate")
         prompt = self.chat_prompt(messages)
@@ -166,6 +187,8 @@ class LLM:
 
     def _requests(self, prompts: Prompt | Seq[Prompt], options: Mapping[str, Any]) -> list[tuple[Request, int]]:
         """(request, samples) of each prompt, all of them checked before any of them runs."""
+        if self.closed:
+            raise ValueError("the model is closed: load it again")
         listed = _listed(prompts)
         requests = []
         for prompt, option in zip(listed, options_for(len(listed), options), strict=True):
@@ -174,8 +197,10 @@ class LLM:
             requests.append((request, option.samples))
         return requests
 
-    def _add(self, requests: list[tuple[Request, int]]) -> list[Sequence]:
-        return [handle for request, samples in requests for handle in self.engine.add(request, samples)]
+    @uninterrupted
+    def _add(self, requests: list[tuple[Request, int]], handles: list[Sequence]) -> None:
+        for request, samples in requests:
+            handles += self.engine.add(request, samples)
 
     def _encode(self, prompt: Prompt, option: PromptOptions) -> list[int]:
         if isinstance(prompt, str):
@@ -187,21 +212,12 @@ class LLM:
             raise ValueError("the prompt is empty and this model has no start token: give at least one token")
         return ids or [cast("int", bos)]
 
-    def _finish(self, handles: list[Sequence]) -> list[Completion]:
-        try:
-            while not all(handle.finished for handle in handles):
-                self.engine.step()
-        finally:
-            self._cancel(handles)
-        completions = [completion_of(handle, self.weights_bytes, self.load_s, self.engine) for handle in handles]
-        _raise_first_error(handles, completions)
-        return completions
-
     def _stream(self, requests: list[tuple[Request, int]]) -> Iterator[Piece]:
-        handles = self._add(requests)
-        cursors = [(0, handle.prompt_length) for handle in handles]
-        open_ones = set(range(len(handles)))
+        handles: list[Sequence] = []
         try:
+            self._add(requests, handles)
+            cursors = [(0, handle.prompt_length) for handle in handles]
+            open_ones = set(range(len(handles)))
             while open_ones:
                 self.engine.step()
                 for i in sorted(open_ones):
@@ -216,6 +232,7 @@ class LLM:
             self._cancel(handles)
         _raise_first_error(handles, [])
 
+    @uninterrupted
     def _cancel(self, handles: list[Sequence]) -> None:
         for handle in handles:
             self.engine.cancel(handle)
@@ -225,6 +242,8 @@ def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     """One prompt, as text or ids, is a list of one."""
     if isinstance(prompts, str):
         return [prompts]
+    if isinstance(prompts, (bytes, bytearray, Mapping)):
+        raise ValueError(f"a prompt is text or a list of token ids, not {type(prompts).__name__}")
     listed = list(prompts)
     if listed and not isinstance(listed[0], (str, list, tuple)):
         return [cast("list[int]", listed)]

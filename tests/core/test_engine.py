@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 from scripted import CharTokenizer, ScriptedExecutor, forced_brain, random_brain, tiny_spec
@@ -266,6 +268,48 @@ def test_an_interrupt_leaves_the_engine_usable():
     engine.check()
     finish(engine)
     assert handle.generated == generate(engine_of(), handle.request)[0].generated
+
+
+@pytest.mark.parametrize("where", ["reserve", "commit", "fork", "drop", "new"])
+@pytest.mark.parametrize("after", [0, 1, 5])
+def test_control_c_waits_until_the_books_are_right(where, after, monkeypatch):
+    """A real signal in the midst of the store's work raises only once the call of the engine is over."""
+    engine = engine_of()
+    original, calls = getattr(engine.store, where), 0
+
+    def interrupted(*args):
+        nonlocal calls
+        calls += 1
+        if calls == after + 1:
+            signal.raise_signal(signal.SIGINT)
+            raised.append(where)  # still here
+        return original(*args)
+
+    raised: list[str] = []
+    monkeypatch.setattr(engine.store, where, interrupted)
+    asked = [Request([1, 2, 3], Sampling(max_tokens=4)), Request(list(range(9)), Sampling(max_tokens=4))]
+    handles = []
+    interrupts = 0
+    for request in asked * 3:
+        try:
+            handles += engine.add(request, 2)
+        except KeyboardInterrupt:
+            interrupts += 1
+    while engine.busy:
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+        engine.check()
+    assert raised == [where] and interrupts == 1
+    expected = {len(h.request.prompt): h.generated for h in generate(engine_of(), *asked)}
+    assert len(handles) == 12 and all(h.generated == expected[len(h.request.prompt)] for h in handles)
+
+
+def test_token_ids_beyond_the_vocabulary_are_refused():
+    for request in (Request([VOCAB], Sampling()), Request([1], Sampling(stop_token_ids=(2**70,)))):
+        with pytest.raises(RequestError, match=r"is outside the vocabulary 0..63"):
+            engine_of().add(request)
 
 
 class KeepsRecent(Autoregressive):

@@ -22,7 +22,7 @@ SAMPLING: dict[str, tuple[Any, Any, str]] = {
     "top-p": (number(0, 1, open_low=True), 1.0, "keep the most probable tokens that reach this probability together"),
     "top-k": (whole(0), 0, "keep this many of the most probable tokens; 0 keeps all"),
     "min-p": (number(0, 1), 0.0, "keep tokens at least this probable, as a share of the most probable"),
-    "repeat-penalty": (number(0, open_low=True), 1.0, "divide the odds of tokens that have occurred; 1 does nothing"),
+    "repeat-penalty": (number(0.01, 100), 1.0, "divide the odds of tokens that have occurred; 1 does nothing"),
 }
 _OPTION = {"n": "max_tokens", "temp": "temperature", "repeat-penalty": "repetition_penalty"}
 

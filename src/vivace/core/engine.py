@@ -12,6 +12,7 @@ from vivace.core.cost import CostTable, cost_table
 from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.drive import drive
 from vivace.core.emit import Emit
+from vivace.core.interrupts import uninterrupted
 from vivace.core.request import FinishReason, Request
 from vivace.core.room import PrefixKey, Room
 from vivace.core.scheduler import FirstCome, SchedulePolicy
@@ -70,6 +71,7 @@ class Engine:
 
     # Requests
 
+    @uninterrupted
     def add(self, request: Request, samples: int = 1) -> list[Sequence]:
         """Queue a request, `samples` times from its own sample number on; the copies share the prompt's pages.
 
@@ -88,8 +90,11 @@ class Engine:
 
     def validate(self, request: Request, samples: int = 1) -> None:
         """Raises RequestError when the request can never run here."""
-        check_request(request, samples, self.context, self.store.capacity_pages, self.decoder.extra_rows)
+        check_request(
+            request, samples, self.spec.vocab, self.context, self.store.capacity_pages, self.decoder.extra_rows
+        )
 
+    @uninterrupted
     def cancel(self, sequence: Sequence) -> None:
         """End a request now; what it has generated stays in its handle. Nothing happens if it has ended already."""
         if not sequence.finished:
@@ -99,6 +104,7 @@ class Engine:
         """What steps take, for schedulers and draft shapes; measured, for seconds, when this machine has no table."""
         return cost_table(self.models[model], self.room.key.plan)
 
+    @uninterrupted
     def reset_cache(self) -> None:
         """Forget the rows of earlier requests."""
         self.room.known.clear()
@@ -109,6 +115,7 @@ class Engine:
 
     # One round
 
+    @uninterrupted
     def step(self) -> list[Emit]:
         """Advance every running sequence that fits the budget. Returns what each of them gained.
 

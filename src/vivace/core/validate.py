@@ -10,10 +10,13 @@ class RequestError(ValueError):
     """The request can never run here; the message says what is wrong, and by how much."""
 
 
-def check_request(request: Request, samples: int, context: int, capacity_pages: int, extra_rows: int) -> None:
+def check_request(
+    request: Request, samples: int, vocab: int, context: int, capacity_pages: int, extra_rows: int
+) -> None:
     """Raises RequestError when `samples` completions of the request can never run.
 
-    `context`: the most tokens of a prompt and its completion. `extra_rows`: what the decoder may hold beyond them.
+    `vocab`: token ids are below it. `context`: the most tokens of a prompt and its completion. `extra_rows`: what the
+    decoder may hold beyond them.
     """
     prompt, wanted = len(request.prompt), request.sampling.max_tokens
     if not prompt:
@@ -21,6 +24,9 @@ def check_request(request: Request, samples: int, context: int, capacity_pages: 
     for span in request.spans:
         if not 0 <= span.first <= span.last < prompt:
             raise RequestError(f"span {span.first}..{span.last} is not within the prompt's tokens 0..{prompt - 1}")
+    for token in (*request.prompt, *request.sampling.stop_token_ids):
+        if not 0 <= token < vocab:
+            raise RequestError(f"token id {token} is outside the vocabulary 0..{vocab - 1}")
     if prompt + wanted > context:
         raise RequestError(
             f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "

@@ -77,7 +77,7 @@ def _ids(value: Any) -> tuple[int, ...]:
 
 
 def _spans(value: Any) -> tuple[Span, ...]:
-    spans = tuple(value or ())
+    spans = tuple(value or ()) if isinstance(value, (list, tuple)) or value is None else (value,)
     if not all(isinstance(span, Span) for span in spans):
         raise ValueError("a list of Span")
     return spans
@@ -90,7 +90,7 @@ _CHECKS: dict[str, Check] = {
     "top_p": _number(lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
     "top_k": _integer(0),
     "min_p": _number(lambda x: 0 <= x <= 1, "a number from 0 to 1"),
-    "repetition_penalty": _number(lambda x: x > 0, "a finite number above 0"),
+    "repetition_penalty": _number(lambda x: 0.01 <= x <= 100, "a number from 0.01 to 100"),
     "stop": _texts,
     "stop_token_ids": _ids,
     "include_stop": _switch,
