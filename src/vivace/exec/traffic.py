@@ -20,7 +20,7 @@ class Traffic:
         spec = checkpoint.spec
         sizes = {name: matrix.nbytes for name, matrix in checkpoint.matrices.items()}
         sizes |= {name: vector.nbytes for name, vector in checkpoint.vectors.items()}
-        self._layer_bytes = [0] * len(spec.blocks)
+        self._layer_bytes = np.zeros(len(spec.blocks), np.int64)
         for name, size in sizes.items():
             if name.startswith("blocks."):
                 self._layer_bytes[int(name.split(".")[1])] += size
@@ -32,7 +32,9 @@ class Traffic:
 
     def weights(self, request: StepRequest, rows: Rows) -> int:
         """Stored bytes that the step's products, norms and look-ups read."""
-        total = sum(self._layer_bytes[layer] for layer in layers_run(request, rows))
+        first, last, mask = rows.first_layer, rows.last_layer, request.layer_mask
+        runs = self._layer_bytes[first:last] if mask is None else self._layer_bytes[layers_run(request, rows)]
+        total = int(runs.sum())
         if len(rows.wanted):
             total += self._head_bytes
         return total + int(np.count_nonzero(rows.tokens >= 0)) * self._embedding_bytes
