@@ -54,7 +54,7 @@ def load(
     if plan is not None and not isinstance(plan, str):
         raise ValueError(f"plan must be text, not {plan!r}")
     if plan is not None and plan.strip():
-        raise ValueError(f"plan {plan!r}: plans arrive with the plan binder; leave it out or give ''")
+        raise ValueError(f"plan {plan!r}: there are no methods yet; leave the plan out")
     if executor not in ("native", "reference"):
         raise ValueError(f"executor must be 'native' or 'reference', not {executor!r}")
     threads = default_threads() if threads is None else _at_least_one("threads", threads, MOST_THREADS)

@@ -57,6 +57,9 @@ def test_set(talk: Talk) -> None:
         assert talk.take(line)
     args: argparse.Namespace = talk.args
     assert (args.temp, args.top_k, args.n, args.stop) == (0.5, 7, 9, ["###"])
+    for name in ("tokens", "max-tokens", "max_tokens"):
+        args.n = 1
+        assert talk.take(f"/set {name} 20") and args.n == 20
 
 
 @pytest.mark.parametrize(

@@ -193,3 +193,27 @@ def test_interrupt_ends_generation_cleanly(smollm2: Path) -> None:
     assert process.returncode == 1
     assert len(first) == 20 and text.endswith("\n")
     assert "cancelled" in errors and errors.endswith("vivace: interrupted\n") and "Traceback" not in errors
+
+
+def test_json_of_commands_that_need_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever lies in the folder of models, `doctor` and `version` print one JSON object."""
+    from vivace.model import catalogue
+
+    monkeypatch.setenv("VIVACE_MODELS", str(tmp_path))
+    for entry in catalogue.entries():
+        with (tmp_path / entry.file).open("wb") as file:
+            file.truncate(entry.size)
+    doctor = json.loads(vivace("doctor", "--json").stdout)
+    assert {model["name"] for model in doctor["models"]} == {entry.name for entry in catalogue.entries()}
+    assert all(model["present"] is True for model in doctor["models"])
+    assert list(json.loads(vivace("version", "--json").stdout)) == ["version"]
+
+
+def test_what_info_says_can_be_read(smollm2: Path) -> None:
+    by_name, by_path = vivace("models", "info", "smollm2-135m").stdout, vivace("models", "info", str(smollm2)).stdout
+    assert (
+        "cache token   23.0 kB\n" in by_name
+        and "file          98.4 MB\n" in by_name
+        and "chat          yes\n" in by_name
+    )
+    assert "licence       Apache-2.0\n" in by_name and "licence       Apache-2.0\n" in by_path

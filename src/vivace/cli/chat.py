@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
                     break
             except BrokenPipeError:
                 raise
-            except (ValueError, OSError, RuntimeError) as error:
+            except OSError as error:
+                note(f"vivace: error: {error.filename}: {error.strerror}")
+            except (ValueError, RuntimeError) as error:
                 note(f"vivace: error: {error}")
     return 0
 
@@ -103,6 +105,7 @@ class Conversation:
 
     def _set(self, text: str) -> None:
         name, _, value = text.partition(" ")
+        name = "n" if name in ("tokens", "max-tokens", "max_tokens") else name.replace("_", "-")
         if name == "stop":
             self.args.stop = [value] if value else []
         elif name in SAMPLING:

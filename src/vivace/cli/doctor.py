@@ -26,7 +26,7 @@ def examine() -> dict[str, Any]:
     from vivace.measure import machine, peers
     from vivace.model import catalogue
 
-    facts = machine.describe()
+    facts, entries = machine.describe(), catalogue.entries()
     limits = machine.probe(facts.threads)
     single = machine.probe(1)
     data: dict[str, Any] = facts.record() | {
@@ -35,7 +35,9 @@ def examine() -> dict[str, Any]:
         "bandwidth_one_thread_bytes_s": single.bytes_s,
         "int8_one_thread_ops_s": single.int8_ops_s,
         "engines": peers.installed(),
-        "models": [{"name": entry.name, "present": catalogue.present(entry)} for entry in catalogue.entries()],
+        "models": [
+            {"name": entry.name, "present": catalogue.present(entry) is not None} for entry in catalogue.entries()
+        ],
     }
     return data | {"advice": advice(data, machine.processor_flags())}
 

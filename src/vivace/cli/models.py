@@ -67,10 +67,18 @@ def _info(args: argparse.Namespace) -> int:
         print(json.dumps(data))
         return 0
     for name, value in data.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{count} {kind}" for kind, count in value.items())
-        print(f"{name:14}{value}")
+        print(f"{name.removesuffix('_bytes').replace('_', ' '):14}{_readable(name, value)}")
     return 0
+
+
+def _readable(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{count} {kind}" for kind, count in value.items())
+    if isinstance(value, bool) or value is None:
+        return "yes" if value else "no"
+    if name.endswith("_bytes"):
+        return f"{value / 1e6:.1f} MB" if value >= 1e6 else f"{value / 1e3:.1f} kB"
+    return str(value)
 
 
 def describe(model: str) -> dict[str, Any]:
@@ -82,7 +90,7 @@ def describe(model: str) -> dict[str, Any]:
     checkpoint = load_checkpoint(catalogue.resolve(model))
     spec = checkpoint.spec
     block = spec.blocks[0]
-    entry = next((entry for entry in catalogue.entries() if entry.name == model), None)
+    entry = next((entry for entry in catalogue.entries() if model in (entry.name, str(catalogue.present(entry)))), None)
     return {
         "name": checkpoint.name,
         "path": checkpoint.path,
