@@ -35,9 +35,7 @@ def examine() -> dict[str, Any]:
         "bandwidth_one_thread_bytes_s": single.bytes_s,
         "int8_one_thread_ops_s": single.int8_ops_s,
         "engines": peers.installed(),
-        "models": [
-            {"name": entry.name, "present": catalogue.present(entry) is not None} for entry in catalogue.entries()
-        ],
+        "models": [{"name": entry.name, "present": catalogue.present(entry) is not None} for entry in entries],
     }
     return data | {"advice": advice(data, machine.processor_flags())}
 
