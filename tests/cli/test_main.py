@@ -108,6 +108,18 @@ def test_support_of_ops_is_what_the_registry_finds() -> None:
         assert mark == ("yes" if registry.missing(isa.rstrip("*")) is None else "no")
 
 
+def test_closed_outputs() -> None:
+    def closing(streams: str, *argv: str) -> tuple[int, str, str]:
+        shell = ["sh", "-c", f'exec "$@" {streams}', "sh"]
+        done = subprocess.run([*shell, *COMMAND, *argv], capture_output=True, text=True, check=False, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+    says = "vivace: error: standard output is closed: send it to a file, or to /dev/null\n"
+    assert closing(">&-", "version") == (1, "", says)
+    assert closing(">&- 2>&-", "version") == (1, "", "")
+    assert closing("2>&-", "models", "lst") == (2, "", "")
+
+
 def test_faults_of_the_program_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(argv: list[str]) -> int:
         raise TypeError("not the user's fault")

@@ -26,6 +26,11 @@ DONE, FAILED, USAGE = 0, 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit status. $VIVACE_DEBUG shows tracebacks of expected errors too."""
+    if sys.stderr is None:  # closed by the caller; so is standard output below
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  as long as the process
+    if sys.stdout is None:
+        _complain("standard output is closed: send it to a file, or to /dev/null")
+        return FAILED
     try:
         status = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
