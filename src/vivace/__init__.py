@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # importing `typing` would be most of the time that this file takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from vivace.api import LLM, RequestFailed, load
     from vivace.core.request import Completion, Piece, Sampling
 

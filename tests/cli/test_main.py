@@ -147,6 +147,39 @@ def test_removing_a_model_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert json.loads(done.stdout) == {"model": "smollm2-135m", "removed": str(file)}
 
 
+INTERRUPT = "import os, signal, sys; from vivace.cli import entry; hit = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+WHILE_IMPORTING = """
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "vivace.cli.main":
+            hit()
+sys.meta_path.insert(0, Finder())
+entry.main()
+"""
+WHILE_CLOSING = """
+from vivace.cli.terminal import raise_on_interrupt
+with raise_on_interrupt():
+    try:
+        hit()
+    finally:
+        hit()
+"""
+TWICE_IN_A_GENERATION = """
+from vivace.cli.terminal import StopOnInterrupt
+with StopOnInterrupt() as interrupt:
+    hit()
+    assert interrupt.stopped
+    hit()
+"""
+
+
+@pytest.mark.parametrize("code", [WHILE_IMPORTING, WHILE_CLOSING, TWICE_IN_A_GENERATION])
+def test_interrupts_end_the_process_in_one_line(code: str) -> None:
+    argv = [sys.executable, "-c", INTERRUPT + code]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "vivace: interrupted\n")
+
+
 # With the default model
 
 
@@ -202,7 +235,7 @@ def test_interrupt_ends_generation_cleanly(smollm2: Path) -> None:
     first = process.stdout.read(20)
     process.send_signal(signal.SIGINT)
     text, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert len(first) == 20 and text.endswith("\n")
     assert "cancelled" in errors and errors.endswith("vivace: interrupted\n") and "Traceback" not in errors
 

@@ -1,5 +1,5 @@
 import sys
 
-from vivace.cli.main import main
+from vivace.cli.entry import main
 
 sys.exit(main())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from vivace.cli.generation import SAMPLING, add_model_options, add_sampling_options, complete, options_of, summary
 from vivace.cli.parser import Parser, nearest
-from vivace.cli.terminal import emit, note
+from vivace.cli.terminal import emit, note, raise_on_interrupt
 
 if TYPE_CHECKING:
     from vivace.api import LLM
@@ -151,6 +151,7 @@ def _read() -> str | None:
     import readline  # noqa: F401  line editing for input()
 
     try:
-        return input("> ")
+        with raise_on_interrupt():  # the terminal has to be set back
+            return input("> ")
     except EOFError:
         return None

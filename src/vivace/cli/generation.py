@@ -55,7 +55,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
 def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[str, list[int]], None]) -> Completion:
     """Runs one request and shows its text and token ids as they come.
 
-    Ctrl-C ends it with what there is (finish reason "cancelled"); a second one raises KeyboardInterrupt.
+    Ctrl-C ends it with what there is (finish reason "cancelled"); a second one ends the process.
     """
     from vivace.api import RequestFailed
     from vivace.core.report import completion_of

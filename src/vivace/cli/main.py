@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
+from vivace.cli.entry import INTERRUPTED
 from vivace.cli.parser import UsageError, nearest
 
 # Name: (module, what it does). The order is that of the help.
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE
     except KeyboardInterrupt:
         _complain("interrupted")
-        return FAILED
+        return INTERRUPTED
     except BrokenPipeError:
         # What is left in the buffer has nowhere to go; the interpreter would try to write it once more.
         with contextlib.suppress(OSError):
@@ -92,7 +93,3 @@ def _one_line(error: BaseException) -> str:
 def _complain(message: str) -> None:
     with contextlib.suppress(OSError):
         print(f"vivace: error: {message}" if message != "interrupted" else "vivace: interrupted", file=sys.stderr)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

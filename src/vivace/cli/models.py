@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from vivace.cli.parser import Parser, UsageError
-from vivace.cli.terminal import note, progress
+from vivace.cli.terminal import note, progress, raise_on_interrupt
 
 
 def parser() -> Parser:
@@ -52,7 +52,8 @@ def _pull(args: argparse.Namespace) -> int:
     def report(done: int, total: int) -> None:
         progress(f"{args.model}: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
-    path = catalogue.pull(args.model, report)
+    with raise_on_interrupt():
+        path = catalogue.pull(args.model, report)
     progress("")
     if args.json:
         print(json.dumps({"model": args.model, "path": str(path)}))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+from vivace.cli.entry import leave_on_interrupt
 
 
 def emit(text: str) -> None:
@@ -31,7 +35,7 @@ def _colour() -> bool:
 
 
 class StopOnInterrupt:
-    """Within it, Ctrl-C sets `stopped` the first time and raises KeyboardInterrupt the second."""
+    """Within it, Ctrl-C sets `stopped` the first time and ends the process the second."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -45,6 +49,20 @@ class StopOnInterrupt:
         signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.stopped:
-            raise KeyboardInterrupt
+        leave_on_interrupt()
         self.stopped = True
+
+
+@contextmanager
+def raise_on_interrupt() -> Iterator[None]:
+    """Within it, Ctrl-C raises KeyboardInterrupt, so that what is open is closed; a second one ends the process."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        leave_on_interrupt()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
