@@ -9,6 +9,7 @@ import yaml
 
 from vivace.cli import bench, chat, run
 from vivace.cli.parser import UsageError
+from vivace.core.machine import MAX_THREADS
 
 
 def usage(argv: list[str]) -> str:
@@ -77,6 +78,8 @@ def test_bad_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         (["m", "-n", "0"], "at least 1"),
         (["m", "-n", "many"], "at least 1"),
         (["m", "-t", "0"], "at least 1"),
+        (["m", "-t", "99999999999"], "at least 1 and at most 256"),
+        (["m", "-t", "257"], "at least 1 and at most 256"),
         (["m", "--raw", "--chat"], "not allowed with"),
         (["m", "other"], "unexpected argument"),
         ([], "MODEL"),
@@ -86,6 +89,16 @@ def test_bad_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_usage(argv: list[str], says: str) -> None:
     message = usage(argv)
     assert says in message and "\n" not in message
+
+
+def test_the_most_threads_are_what_the_native_pool_has() -> None:
+    native = pytest.importorskip("vivace._native", reason="the native core is not built")
+    for made in (bench.parser(), chat.parser(), run.parser()):
+        assert made.parse(["m", "-t", str(MAX_THREADS)]).threads == MAX_THREADS
+        with pytest.raises(UsageError, match="at most 256"):
+            made.parse(["m", "-t", str(MAX_THREADS + 1)])
+    with pytest.raises(ValueError, match=str(MAX_THREADS)):
+        native.Pool(MAX_THREADS + 1)
 
 
 def test_unknown_choice() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vivace.cli.generation import tier_of
 from vivace.cli.parser import MODEL, Parser, UsageError, whole
 from vivace.cli.terminal import note, progress
+from vivace.core.machine import MAX_THREADS
 
 if TYPE_CHECKING:
     from vivace.measure.limits import Limits
@@ -40,7 +41,9 @@ def parser() -> Parser:
     what.add_argument("--profile", action="store_true", help="where the time of each test goes, by operation")
     what.add_argument("--curve", action="store_true", help="what a step of 1 to 64 rows costs, beside the limits")
     what.add_argument("--reps", type=whole(1), default=5, metavar="N", help="repetitions of each test, after a warm-up")
-    what.add_argument("-t", "--threads", type=whole(1), metavar="N", help="threads; by default all that may be used")
+    what.add_argument(
+        "-t", "--threads", type=whole(1, MAX_THREADS), metavar="N", help="threads; by default all that may be used"
+    )
     what.add_argument(
         "--plan", metavar="PLAN", action="append", default=[], help="acceleration methods; none exist yet"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vivace.cli.parser import MODEL, Parser, number, whole
 from vivace.cli.terminal import StopOnInterrupt
+from vivace.core.machine import MAX_THREADS
 
 if TYPE_CHECKING:
     from vivace.api import LLM
@@ -32,7 +33,9 @@ def add_model_options(parser: Parser) -> None:
     group = parser.add_argument_group("loading")
     group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
     group.add_argument("-c", "--context", metavar="TOKENS", type=whole(1), help="most tokens of prompt and completion")
-    group.add_argument("-t", "--threads", metavar="N", type=whole(1), help="threads; by default all that may be used")
+    group.add_argument(
+        "-t", "--threads", metavar="N", type=whole(1, MAX_THREADS), help="threads; by default all that may be used"
+    )
 
 
 def add_sampling_options(parser: Parser) -> None:

@@ -170,16 +170,17 @@ def _dump(values: Mapping[str, Any]) -> None:
 # Types of values. argparse shows their messages after the name of the option.
 
 
-def whole(low: int) -> Any:
-    """An integer of at least `low`."""
+def whole(low: int, high: int | None = None) -> Any:
+    """An integer from `low` to `high`."""
+    limit = "" if high is None else f" and at most {high}"
 
     def parse(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = low - 1
-        if value < low:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {low}, not {text!r}")
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {low}{limit}, not {text!r:.40}")
         return value
 
     return parse

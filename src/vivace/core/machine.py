@@ -7,6 +7,7 @@ import platform
 from math import ceil
 from pathlib import Path
 
+MAX_THREADS = 256  # of the native pool
 CGROUPS = Path("/sys/fs/cgroup")
 
 
