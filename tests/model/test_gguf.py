@@ -242,6 +242,18 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
+def test_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    for name in ("pipe.gguf", "config.json", "model.safetensors"):
+        os.mkfifo(tmp_path / name)
+    for path in (tmp_path / "pipe.gguf", tmp_path, Path("/dev/null")):
+        with pytest.raises(ModelError, match="is no regular file"):
+            load_checkpoint(path)
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"model\.safetensors: is no regular file"):
+        load_checkpoint(tmp_path)
+
+
 def test_tokens_that_are_not_utf8_are_found_when_they_are_read(tmp_path: Path) -> None:
     written = toy()
     path = save(tmp_path / "toy.gguf", written.with_field("tokenizer.ggml.tokens", "QB", 1, 0xC3))

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
-from vivace.model.load.tensors import Tensor, map_file
+from vivace.model.load.tensors import Tensor, check_regular, map_file
 
 # dtype: (our name of the type, bytes of a value)
 _DTYPES: Mapping[str, tuple[str, int]] = {
@@ -123,6 +123,7 @@ def _check_index(weight_map: Keys, file: SafetensorsFile) -> None:
 def read_keys(path: Path) -> Keys:
     """A JSON file whose top is an object."""
     try:
+        check_regular(path)
         if path.stat().st_size > _MAX_JSON:
             raise ModelError(f"{path}: is larger than {_MAX_JSON} bytes")
         text = path.read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,16 @@ class TensorFile(Protocol):
     tensors: Mapping[str, Tensor]
 
 
+def check_regular(path: Path) -> None:
+    """Raises ModelError for what opening may wait for without end, as for a pipe, and OSError for what is not there."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ModelError(f"{path}: is no regular file; models are read in place, so copy it to one")
+
+
 def map_file(path: Path) -> NDArray[np.uint8]:
     """The bytes of a file as a read-only mapping; raises ModelError when it cannot be opened or is empty."""
     try:
+        check_regular(path)
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ModelError(f"{path}: the file is empty")
