@@ -94,6 +94,12 @@ def test_bench_names(tmp_path: Path) -> None:
     fails(vivace("bench", "m", "--against", "llama"), 2, "did you mean llama.cpp")
 
 
+@pytest.mark.parametrize("option", ["--profile", "--curve"])
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_bench_drops_nothing(option: str, form: str) -> None:
+    fails(vivace("bench", "m", option, "-o", form), 2, f"-o {form} cannot hold")
+
+
 def test_ops_names() -> None:
     fails(vivace("ops", "bench", "--op", "matmull"), 2, "did you mean matmul")
     fails(vivace("ops", "support", "--isa", "avx513"), 2, "did you mean avx512")
@@ -181,6 +187,11 @@ def test_interrupts_end_the_process_in_one_line(code: str) -> None:
 
 
 # With the default model
+
+
+@pytest.mark.parametrize("test", ["pp8193", "tg1@d99999", "tg1@b100000"])
+def test_bench_checks_all_tests_first(smollm2: Path, test: str) -> None:
+    fails(vivace("bench", str(smollm2), "--tests", f"pp1,{test}"), 2, f"test {test} needs")
 
 
 def test_run_prints_text_only(smollm2: Path) -> None:

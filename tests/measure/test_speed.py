@@ -50,6 +50,15 @@ def test_wrong_names(name: str) -> None:
         SpeedTest.parse(name)
 
 
+def test_what_a_model_or_a_step_cannot_hold() -> None:
+    for name in ("pp64", "tg4@d60", "tg1@b512", "pp1@b600"):
+        SpeedTest.parse(name).check(64, 512)
+    SpeedTest.parse("pp65").check(0, 512)
+    for name, says in [("pp65", "needs 65 positions"), ("tg5@d60", "context of the model is 64"), ("tg1@b513", "512")]:
+        with pytest.raises(ValueError, match=says):
+            SpeedTest.parse(name).check(64, 512)
+
+
 def spec(window: int | None = None) -> ModelSpec:
     attention = AttentionSpec(heads=2, kv_heads=1, head_dim=16, scale=0.25, rope=None, window=window)
     block = BlockSpec(attention, FeedForwardSpec(64, "silu"))

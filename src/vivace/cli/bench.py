@@ -66,13 +66,15 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--tests names no test", COMMAND)
     for plan in filter(str.strip, args.plan):
         raise ValueError(f"plan {plan!r}: no methods exist yet; leave --plan out")
+    if (args.profile or args.curve) and args.output in ("csv", "jsonl"):
+        raise UsageError(f"-o {args.output} cannot hold --profile and --curve: use md, json or html", COMMAND)
     if args.prompts:
         if names or args.profile or args.curve:
             raise UsageError("--prompts times our engine alone: leave --against, --profile and --curve out", COMMAND)
         return _prompts(args)
 
     from vivace.core.machine import default_threads
-    from vivace.exec.native import NativeExecutor
+    from vivace.exec.native import MAX_ROWS, NativeExecutor
     from vivace.measure import machine, peers, report
     from vivace.measure.compare import alternate
     from vivace.measure.curve import row_curve
@@ -83,6 +85,11 @@ def run(args: argparse.Namespace) -> int:
 
     threads = args.threads or default_threads()
     checkpoint = load_checkpoint(resolve(args.model))
+    try:
+        for test in tests:
+            test.check(checkpoint.spec.max_context, MAX_ROWS)
+    except ValueError as error:
+        raise UsageError(str(error), COMMAND) from None
     with ExitStack() as stack:
         executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_needed(tests))
         ours = EngineRunner(executor)

@@ -36,6 +36,13 @@ class SpeedTest:
         batch = f"@b{self.batch}" if self.batch != 1 else ""
         return f"{self.kind}{self.tokens}{batch}{f'@d{self.depth}' if self.depth else ''}"
 
+    def check(self, context: int, rows: int) -> None:
+        """Raises ValueError for more than the `context` of the model (0: no limit) or the `rows` of a step hold."""
+        if 0 < context < self.cells:
+            raise ValueError(f"test {self} needs {self.cells} positions; the context of the model is {context}")
+        if self.kind == "tg" and self.batch > rows:
+            raise ValueError(f"test {self} needs steps of {self.batch} rows; at most {rows} are run at once")
+
     @property
     def total(self) -> int:
         """Tokens whose time is taken."""
