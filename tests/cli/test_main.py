@@ -54,9 +54,10 @@ def test_unknown_command() -> None:
     [
         (["run", "m", "-p", ""], "the prompt is empty"),
         (["run", "m"], "the prompt is empty"),
-        (["run", "m", "-p", "x", "-f", "y"], "not both"),
+        (["run", "m", "-p", "x", "-f", "y"], "not allowed with"),
         (["run", "m", "-p", "x", "--logprobs", "2"], "add --json"),
         (["run", "m", "-p", "x", "--tmp", "1"], "did you mean --temp"),
+        (["run", "m", "-p", "x", "--stop", ""], "--stop: must not be empty"),
         (["ops", "tets"], "did you mean test"),
     ],
 )

@@ -33,6 +33,25 @@ def test_command_line_beats_environment_beats_file(tmp_path: Path, monkeypatch: 
     assert (args.temp, args.top_k, args.top_p, args.raw, args.stop) == (0.1, 4, 0.7, True, ["a", "b"])
 
 
+def test_of_two_that_exclude_each_other_the_higher_level_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("file: in the file\nchat: true\n")
+    monkeypatch.setenv("VIVACE_PROMPT", "in the environment")
+    args = run.parser().parse(["m", "--config", str(file)])
+    assert (args.prompt, args.file, args.chat) == ("in the environment", None, True)
+    args = run.parser().parse(["m", "--config", str(file), "-f", "given", "--raw"])
+    assert (args.prompt, args.file, args.chat, args.raw) == (None, "given", False, True)
+    monkeypatch.setenv("VIVACE_CHAT", "1")
+    monkeypatch.setenv("VIVACE_RAW", "0")
+    assert run.parser().parse(["m", "--raw"]).chat is False
+    assert run.parser().parse(["m"]).chat is True
+    monkeypatch.setenv("VIVACE_RAW", "1")
+    assert "the environment: has chat and raw" in usage(["m"])
+    file.write_text("file: a\nprompt: b\n")
+    monkeypatch.delenv("VIVACE_RAW")
+    assert "has prompt and file; give one" in usage(["m", "--config", str(file)])
+
+
 def test_stop_on_the_command_line_replaces_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("stop: a\n")
@@ -48,6 +67,10 @@ def test_stop_on_the_command_line_replaces_the_file(tmp_path: Path) -> None:
         ("[1, 2]", "must be a mapping"),
         ("a: [", "is not YAML"),
         ("temp: [1, 2]", "takes one value"),
+        ("stop: {a: b}", "must be text or a number, not {'a': 'b'}"),
+        ("stop: [a, [b]]", "must be text or a number"),
+        ("prompt: yes", "quote what is meant as text"),
+        ("stop: ''", "must not be empty"),
     ],
 )
 def test_bad_files(tmp_path: Path, text: str, says: str) -> None:

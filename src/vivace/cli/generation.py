@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.parser import MODEL, Parser, number, whole
+from vivace.cli.parser import MODEL, Parser, not_empty, number, whole
 from vivace.cli.terminal import StopOnInterrupt
 from vivace.core.machine import MAX_THREADS
 
@@ -45,7 +45,9 @@ def add_sampling_options(parser: Parser) -> None:
         flags = short.get(name, [f"--{name}"])
         dest = name.replace("-", "_")
         group.add_argument(*flags, dest=dest, metavar=name.upper(), type=read, default=default, help=what)
-    group.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end before this text; repeatable")
+    group.add_argument(
+        "--stop", metavar="TEXT", type=not_empty, action="append", default=[], help="end before this text; repeatable"
+    )
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -86,12 +86,30 @@ class Parser(argparse.ArgumentParser):
                 action.default = defaults[action.dest]
         if extra:
             self._refuse(extra[0], options)
-        values = defaults | self._from_file(given.config, options) | self._from_environment(options) | vars(given)
+        values = dict(defaults)
+        levels = {
+            f"--config {given.config}": self._from_file(given.config, options),
+            "the environment": self._from_environment(options),
+            "the command line": vars(given),
+        }
+        for where, level in levels.items():
+            values |= {dest: defaults[dest] for dest in self._rivals(level, where)} | level
         args = argparse.Namespace(**values)
         if args.dump_config:
             _dump({key(action): values[action.dest] for action in options})
             raise SystemExit(0)
         return args
+
+    def _rivals(self, level: Mapping[str, Any], where: str) -> set[str]:
+        """The options that those given at one level exclude, so that they beat lower levels. Two of a group: error."""
+        found: set[str] = set()
+        for group in self._mutually_exclusive_groups:
+            members = {action.dest: action for action in group._group_actions}
+            chosen = [dest for dest in members if level.get(dest) not in (None, False)]
+            if len(chosen) > 1:
+                self.error(f"{where}: has {' and '.join(key(members[dest]) for dest in chosen)}; give one of them")
+            found |= {dest for dest in members if chosen and dest not in chosen}
+        return found
 
     def _refuse(self, word: str, options: list[argparse.Action]) -> NoReturn:
         if not word.startswith("-"):
@@ -138,6 +156,9 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"{where}: must be yes or no, not {value!r}")
             return action.const if yes in ("1", "true", "yes") else action.default
         values = value if isinstance(value, list) else [value]
+        for one in values:
+            if isinstance(one, bool) or not isinstance(one, (str, int, float)):
+                self.error(f"{where}: must be text or a number, not {one!r:.60}; quote what is meant as text")
         try:
             made = [self._get_value(action, str(one)) for one in values]
             if action.choices is not None:
@@ -184,6 +205,13 @@ def whole(low: int, high: int | None = None) -> Any:
         return value
 
     return parse
+
+
+def not_empty(value: str) -> str:
+    """Text, at least a character of it."""
+    if not value:
+        raise argparse.ArgumentTypeError("must not be empty")
+    return value
 
 
 def number(low: float, high: float = float("inf"), *, open_low: bool = False) -> Any:

@@ -24,8 +24,9 @@ def parser() -> Parser:
     made = Parser("run", "Complete one prompt; the text goes to standard output.", "vivace run smollm2-135m -p 'Hello'")
     add_model_options(made)
     prompt = made.add_argument_group("prompt (one of -p, -f and standard input)")
-    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
-    prompt.add_argument("-f", "--file", metavar="FILE", help="a file with the prompt")
+    source = prompt.add_mutually_exclusive_group()
+    source.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
+    source.add_argument("-f", "--file", metavar="FILE", help="a file with the prompt")
     form = prompt.add_mutually_exclusive_group()
     form.add_argument(
         "--chat", action="store_true", help="as a user's message; the default if the model has a template"
@@ -64,8 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _prompt(args: argparse.Namespace) -> str:
-    if args.prompt is not None and args.file is not None:
-        raise UsageError("give the prompt with -p or with -f, not both", COMMAND)
     if args.prompt is not None:
         text: str = args.prompt
     elif args.file is not None:
