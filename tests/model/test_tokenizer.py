@@ -398,6 +398,47 @@ def test_bad_folders_are_refused(folder: Path, file: str, text: str, message: st
         Tokenizer.from_folder(folder)
 
 
+def change(folder: Path, **parts: object) -> Path:
+    """The folder with parts of its tokenizer.json replaced."""
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    return folder
+
+
+@pytest.mark.parametrize("config", ["{}", '{"vocab_size": 5000}'])
+def test_ids_beyond_the_vocabulary_are_refused(folder: Path, config: str) -> None:
+    (folder / "config.json").write_text(config)
+    change(folder, model={"type": "BPE", "vocab": {"a": 0, "b": 1 << 27}, "merges": []})
+    with pytest.raises(ModelError, match="has a token 134217728, but the vocabulary of the model is"):
+        Tokenizer.from_folder(folder)
+
+
+def test_added_tokens_beyond_the_vocabulary_do_not_exist(folder: Path) -> None:
+    whole = Tokenizer.from_folder(folder)
+    (token,) = whole.encode("<tool>")
+    (folder / "config.json").write_text(json.dumps({"vocab_size": token}))
+    cut = Tokenizer.from_folder(folder)
+    assert cut.vocab_size == token and len(cut.encode("<tool>")) > 1 and cut.decode(cut.encode("<tool>")) == "<tool>"
+
+
+def test_templates_of_unknown_tokens_are_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    single = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    pair = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    template = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": {}}
+    change(folder, post_processor={"type": "Sequence", "processors": [template]})
+    with pytest.raises(ModelError, match=r"puts '\[CLS\]' around texts"):
+        Tokenizer.from_folder(folder)
+    assert capfd.readouterr().err == ""  # no panic, which would print itself
+
+
+def test_what_cannot_be_encoded_is_one_error(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{}")
+    change(folder, model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "none"}, added_tokens=[])
+    made = Tokenizer.from_folder(folder)
+    with pytest.raises(ModelError, match=r"tokenizer\.json: cannot encode the text: WordLevel error"):
+        made.encode("b")
+
+
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
         Tokenizer.from_folder(tmp_path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -32,6 +33,17 @@ PRE_TOKENIZERS = {
 }
 
 
+@contextmanager
+def library_errors(fact: str) -> Iterator[None]:
+    """Makes what the library raises a ModelError: plain Exceptions, and its panics, which are not even that."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ModelError(f"{fact}: {error}") from None
+
+
 def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer, source: str) -> Backend:
     """`merges`: two tokens with one space between them, the first to be joined first.
 
@@ -45,10 +57,8 @@ def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokeniz
         if not left or not right or " " in right:
             raise ModelError(f"{source}: merge {merge!r:.60} is not two tokens with a space between them")
         pairs.append((left, right))
-    try:
+    with library_errors(f"{source}: its merges do not fit its tokens"):
         backend = Tokenizer(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), pairs))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelError(f"{source}: its merges do not fit its tokens: {error}") from None
     if pre.normalisation == "NFC":
         backend.normalizer = normalizers.NFC()
     steps: list[pre_tokenizers.PreTokenizer] = []
@@ -61,11 +71,12 @@ def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokeniz
     return backend
 
 
-def encoder(backend: Backend) -> Callable[[str], list[int]]:
+def encoder(backend: Backend, source: str) -> Callable[[str], list[int]]:
     """`backend` as a function from text to ids, without special tokens."""
 
     def encode(text: str) -> list[int]:
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        with library_errors(f"{source}: cannot encode the text"):
+            ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
     return encode

@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
-from vivace.model.tokenizer.byte_level import encoder
+from vivace.model.tokenizer.byte_level import encoder, library_errors
 from vivace.model.tokenizer.tokenizer import Tokenizer
 from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, Spelling, Vocabulary
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _LOOKS_LIKE_CONTROL = re.compile(r"<\|.*\|>")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_MOST_TOKENS = 1 << 24
 _SENTENCEPIECE_DECODER = ["Replace", "ByteFallback", "Fuse"]
 
 
@@ -29,11 +30,11 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ModelError(f"{folder}: has no tokenizer.json")
-    try:
+    with library_errors(f"{file}: cannot be read"):
         whole = Backend.from_file(str(file))
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelError(f"{file}: cannot be read: {error}") from None
-    spelling = _spelling(file, whole)
+    parts = json.loads(whole.to_str())
+    spelling = _spelling(file, parts["decoder"] or {})
+    _check_templates(file, parts["post_processor"] or {})
     plain = Backend(whole.model)  # without the added tokens, which Tokenizer matches itself
     if whole.normalizer is not None:
         plain.normalizer = whole.normalizer
@@ -43,13 +44,20 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     values = _read(folder / "tokenizer_config.json")
     config = Keys(str(folder / "tokenizer_config.json"), values)
     model = Keys(str(folder / "config.json"), _read(folder / "config.json"))
-    ids = whole.get_vocab(with_added_tokens=True)
-    size = max([*ids.values(), model.integer("vocab_size", 1) - 1]) + 1
+    all_ids, all_added = whole.get_vocab(with_added_tokens=True), whole.get_added_tokens_decoder()
+    highest = max((token for token in all_ids.values() if token not in all_added), default=0)
+    size = model.integer("vocab_size", min(highest + 1, _MOST_TOKENS))
+    if highest >= size:
+        raise ModelError(f"{file}: has a token {highest}, but the vocabulary of the model is {size}")
+    # Text models may have the added tokens of a larger one, for images, but no embedding of them.
+    ids = {text: token for text, token in all_ids.items() if token < size}
     tokens, kinds = [""] * size, [int(Kind.UNUSED)] * size
     for text, token in ids.items():
         tokens[token] = text
         kinds[token] = Kind.BYTE if spelling == "sentencepiece" and _BYTE.fullmatch(text) else Kind.NORMAL
-    for token, added in whole.get_added_tokens_decoder().items():
+    for token, added in all_added.items():
+        if token >= size:
+            continue
         if added.single_word or added.lstrip or added.rstrip:
             raise ModelError(f"{file}: added token {added.content!r:.60} changes the text around it; not supported")
         control = added.special or _LOOKS_LIKE_CONTROL.fullmatch(added.content)
@@ -69,7 +77,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         raise ModelError(f"{folder}: an end token is outside the vocabulary of {size}")
     return Tokenizer(
         Vocabulary(tokens, kinds, spelling),
-        encoder(plain),
+        encoder(plain, str(file)),
         normalisation="NFC" if type(whole.normalizer).__name__ == "NFC" else None,
         bos_id=None if bos is None else ids[bos],
         eos_ids=tuple(dict.fromkeys(ends)),
@@ -80,9 +88,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     )
 
 
-def _spelling(file: Path, whole: Backend) -> Spelling:
+def _spelling(file: Path, decoder: Mapping[str, Any]) -> Spelling:
     """How the decoder reads tokens; only the two forms whose texts are their tokens' bytes in a row are supported."""
-    decoder = json.loads(whole.to_str())["decoder"] or {}
     steps = decoder.get("decoders", [decoder])
     names = [step.get("type") for step in steps]
     if names == ["ByteLevel"]:
@@ -92,9 +99,22 @@ def _spelling(file: Path, whole: Backend) -> Spelling:
     raise ModelError(f"{file}: its decoder ({', '.join(map(str, names))}) is not supported")
 
 
+def _check_templates(file: Path, processor: Mapping[str, Any]) -> None:
+    """The library panics over templates with tokens that their own tables lack."""
+    for part in processor.get("processors", ()):
+        _check_templates(file, part)
+    for piece in (*processor.get("single", ()), *processor.get("pair", ())):
+        name = piece.get("SpecialToken", {}).get("id")
+        if name is not None and name not in processor["special_tokens"]:
+            raise ModelError(
+                f"{file}: its post-processor puts {name!r:.60} around texts, but does not say what that is"
+            )
+
+
 def _added_around(whole: Backend, bos: int | None, eos: int | None) -> tuple[bool, bool]:
     """Whether the post-processor puts BOS before and EOS after a text."""
-    ids = whole.encode("").ids
+    with library_errors("the post-processor of the tokenizer fails"):
+        ids = whole.encode("").ids
     return bos is not None and ids[:1] == [bos], eos is not None and ids[-1:] == [eos] and ids != [bos]
 
 

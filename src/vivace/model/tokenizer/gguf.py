@@ -42,7 +42,9 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         pre = PRE_TOKENIZERS[name]
         spelling = "byte_level"
         _check_unique(tokens)
-        encode_plain = encoder(byte_level_bpe(tokens, cast(list[str], _list(keys, "merges", str)), pre, _SOURCE))
+        encode_plain = encoder(
+            byte_level_bpe(tokens, cast(list[str], _list(keys, "merges", str)), pre, _SOURCE), _SOURCE
+        )
         normalisation = pre.normalisation
     elif model == "llama":
         spelling = "sentencepiece"
