@@ -235,6 +235,16 @@ def test_a_hostile_file_is_one_clear_error(data: bytes, says: str, tmp_path: Pat
     assert str(caught.value).startswith(f"{path}: ") and str(caught.value).isprintable()
 
 
+def test_long_names_are_cut(tmp_path: Path) -> None:
+    """Keys and names of tensors may be 1,024 bytes of anything; four for each escaped one."""
+    long = "\x1b" * 1000
+    weights = {long: random_tensor("F32", (8,), RNG)}
+    for data in (toy(**{long: 1}).with_field(f"{long}.type", "I", 77), bytes(toy_with(weights).data)):
+        with pytest.raises(ModelError, match=r"'(\\x1b)+.*…'") as caught:
+            load_checkpoint(save(tmp_path / "long.gguf", data))
+        assert len(str(caught.value)) < len(str(tmp_path)) + 200
+
+
 def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no such file or folder"):
         load_checkpoint(tmp_path / "absent.gguf")

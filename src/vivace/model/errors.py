@@ -9,3 +9,9 @@ class ModelError(ValueError):
     def __init__(self, message: str) -> None:
         # Names out of a file may hold line breaks, terminal codes or lone surrogates.
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in message))
+
+
+def shown(name: str) -> str:
+    """A name out of a file as messages have it: quoted, escaped, and cut where it is long."""
+    text = repr(name)
+    return text if len(text) <= 80 else f"{text[:78]}…{text[-1]}"

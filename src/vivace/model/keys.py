@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NoReturn, TypeVar, cast
 
-from vivace.model.errors import ModelError
+from vivace.model.errors import ModelError, shown
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class Keys:
         self.source, self.prefix, self._values = source, prefix, values
 
     def fail(self, key: str, fact: str) -> NoReturn:
-        raise ModelError(f"{self.source}: '{self.prefix}{key}' {fact}")
+        raise ModelError(f"{self.source}: {shown(self.prefix + key)} {fact}")
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(self.prefix + key) is not None

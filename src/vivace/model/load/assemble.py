@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.errors import ModelError
+from vivace.model.errors import ModelError, shown
 from vivace.model.family import tensor_name
 from vivace.model.load.dequantise import dequantise
 from vivace.model.load.tensors import BLOCKS, Tensor, TensorFile, row_bytes
@@ -36,13 +36,13 @@ def assemble(
         name = tensor_name(names, ours)
         tensor = left.pop(name, None)
         if tensor is None:
-            raise ModelError(f"{file.path}: tensor '{name}' is missing")
+            raise ModelError(f"{file.path}: tensor {shown(name)} is missing")
         if tensor.shape != shape:
-            raise ModelError(f"{file.path}: tensor '{name}' has shape {list(tensor.shape)}, not {list(shape)}")
+            raise ModelError(f"{file.path}: tensor {shown(name)} has shape {list(tensor.shape)}, not {list(shape)}")
         if tensor.type not in BLOCKS:
             supported = ", ".join(BLOCKS)
             raise ModelError(
-                f"{file.path}: type {tensor.type} of tensor '{name}' is not supported; supported: {supported}"
+                f"{file.path}: type {tensor.type} of tensor {shown(name)} is not supported; supported: {supported}"
             )
         return tensor
 
@@ -58,7 +58,7 @@ def assemble(
         tensor = take(name, length)
         values = dequantise(tensor.type, tensor.data, length)
         if not np.isfinite(values).all():
-            raise ModelError(f"{file.path}: tensor '{tensor.name}' has values that are not finite")
+            raise ModelError(f"{file.path}: tensor {shown(tensor.name)} has values that are not finite")
         order = _half_split_rows(spec, name.removesuffix(".bias")) if interleaved and name.endswith(".bias") else None
         values = values if order is None else values[order]
         vectors[name] = values + np.float32(norm_offset) if name.endswith("norm") else values
@@ -67,7 +67,7 @@ def assemble(
         left.pop(tensor_name(names, "head"), None)
     for name in left:
         if not _DERIVED.fullmatch(name):
-            raise ModelError(f"{file.path}: tensor '{name}' has no place in a {spec.family} model as it is known here")
+            raise ModelError(f"{file.path}: tensor {shown(name)} has no place in a {spec.family} model as known here")
     return matrices, vectors
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.errors import ModelError
+from vivace.model.errors import ModelError, shown
 from vivace.model.load.tensors import BLOCKS, Tensor, map_file, row_bytes
 
 _TYPES = """
@@ -73,7 +73,7 @@ class Metadata(Mapping[str, object]):
         values = np.frombuffer(view, np.dtype(_SCALARS[array.kind].format).newbyteorder("<"))
         if array.kind == _BOOL:
             if values.size and values.max() > 1:
-                raise ModelError(f"{self._path}: an entry of '{key}' is neither true nor false")
+                raise ModelError(f"{self._path}: an entry of {shown(key)} is neither true nor false")
             values = values.astype(np.bool_)
         result: list[object] = values.tolist()
         return result
@@ -89,7 +89,7 @@ class Metadata(Mapping[str, object]):
                 position = start + unpack(data, position)[0]
                 append(data[start:position].decode())
         except UnicodeDecodeError:
-            raise ModelError(f"{self._path}: entry {len(strings)} of '{key}' is not UTF-8") from None
+            raise ModelError(f"{self._path}: entry {len(strings)} of {shown(key)} is not UTF-8") from None
         return strings
 
 
@@ -162,34 +162,34 @@ class GGUFFile:
             if not key:
                 self._fail(f"metadata key {index} is empty")
             if key in values:
-                self._fail(f"metadata key '{key}' occurs twice")
-            values[key] = self._read_value(key, self._u32(f"the type of '{key}'"))
+                self._fail(f"metadata key {shown(key)} occurs twice")
+            values[key] = self._read_value(key, self._u32(f"the type of {shown(key)}"))
         return values
 
     def _read_value(self, key: str, kind: int) -> object:
         if kind == _STRING:
-            return self._string(f"'{key}'")
+            return self._string(shown(key))
         if kind == _ARRAY:
             return self._read_array(key)
         if kind not in _SCALARS:
-            self._fail(f"'{key}' has the unknown type {kind}")
+            self._fail(f"{shown(key)} has the unknown type {kind}")
         scalar = _SCALARS[kind]
-        (value,) = scalar.unpack_from(self._buffer, self._skip(scalar.size, f"'{key}'"))
+        (value,) = scalar.unpack_from(self._buffer, self._skip(scalar.size, shown(key)))
         if kind == _BOOL:
             if value > 1:
-                self._fail(f"'{key}' is neither true nor false")
+                self._fail(f"{shown(key)} is neither true nor false")
             return bool(value)
         return value
 
     def _read_array(self, key: str) -> _Array:
-        kind = self._u32(f"the element type of '{key}'")
-        count = self._u64(f"the length of '{key}'")
+        kind = self._u32(f"the element type of {shown(key)}")
+        count = self._u64(f"the length of {shown(key)}")
         if kind != _STRING and kind not in _SCALARS:
-            self._fail(f"'{key}' is an array of {'arrays' if kind == _ARRAY else f'unknown type {kind}'}")
+            self._fail(f"{shown(key)} is an array of {'arrays' if kind == _ARRAY else f'unknown type {kind}'}")
         first = self._position
         least = 8 if kind == _STRING else _SCALARS[kind].size
         if count > (self._size - first) // least:
-            self._fail(f"truncated: '{key}' claims {count} entries, file has {self._size} bytes")
+            self._fail(f"truncated: {shown(key)} claims {count} entries, file has {self._size} bytes")
         if kind == _STRING:
             self._position = self._end_of_strings(key, first, count)
         else:
@@ -204,7 +204,7 @@ class GGUFFile:
         except (StructError, OverflowError):
             position = self._size + 1
         if position > self._size:
-            self._fail(f"truncated: a string of '{key}' ends beyond the file's {self._size} bytes")
+            self._fail(f"truncated: a string of {shown(key)} ends beyond the file's {self._size} bytes")
         return position
 
     def _alignment(self) -> int:
@@ -223,7 +223,7 @@ class GGUFFile:
         for index in range(count):
             name = self._string(f"the name of tensor {index}", _MAX_NAME)
             if not name or name in infos:
-                self._fail(f"tensor name '{name}' occurs twice" if name else f"tensor {index} has no name")
+                self._fail(f"tensor name {shown(name)} occurs twice" if name else f"tensor {index} has no name")
             infos[name] = self._read_tensor_info(name)
         alignment = self._alignment()
         self.data_start = -(-self._position // alignment) * alignment
@@ -231,30 +231,31 @@ class GGUFFile:
         end, before = 0, ""
         for name, (kind, shape, offset, size) in sorted(infos.items(), key=lambda item: item[1][2]):
             if offset % alignment:
-                self._fail(f"tensor '{name}' starts at offset {offset}, not a multiple of {alignment}")
+                self._fail(f"tensor {shown(name)} starts at offset {offset}, not a multiple of {alignment}")
             if offset < end:
-                self._fail(f"tensors '{before}' and '{name}' overlap")
+                self._fail(f"tensors {shown(before)} and {shown(name)} overlap")
             end, before = offset + size, name
             if self.data_start + end > self._size:
-                self._fail(f"truncated: tensor '{name}' ends at byte {self.data_start + end}, file has {self._size}")
+                where = f"ends at byte {self.data_start + end}, file has {self._size}"
+                self._fail(f"truncated: tensor {shown(name)} {where}")
             start = self.data_start + offset
             tensors[name] = Tensor(name, kind, shape, self.bytes[start : start + size])
         return tensors
 
     def _read_tensor_info(self, name: str) -> tuple[str, tuple[int, ...], int, int]:
         """(type, shape, offset, bytes) of the tensor whose name was just read."""
-        what = f"the description of tensor '{name}'"
+        what = f"the description of tensor {shown(name)}"
         dimensions = self._u32(what)
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
-            self._fail(f"tensor '{name}' has {dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are allowed")
+            self._fail(f"tensor {shown(name)} has {dimensions} dimensions; 1 to {_MAX_DIMENSIONS} are allowed")
         shape = tuple(self._u64(what) for _ in range(dimensions))[::-1]
         type_id = self._u32(what)
         offset = self._u64(what)
         kind = TYPE_NAMES.get(type_id, f"number {type_id}")
         if kind not in BLOCKS:
-            self._fail(f"type {kind} of tensor '{name}' is not supported; supported: {', '.join(BLOCKS)}")
+            self._fail(f"type {kind} of tensor {shown(name)} is not supported; supported: {', '.join(BLOCKS)}")
         if 0 in shape or math.prod(shape) >= 1 << 48:
-            self._fail(f"tensor '{name}' has the impossible shape {list(shape)}")
+            self._fail(f"tensor {shown(name)} has the impossible shape {list(shape)}")
         if shape[-1] % BLOCKS[kind][0]:
-            self._fail(f"tensor '{name}' has rows of {shape[-1]} values, not a multiple of the {kind} block")
+            self._fail(f"tensor {shown(name)} has rows of {shape[-1]} values, not a multiple of the {kind} block")
         return kind, shape, offset, row_bytes(kind, shape[-1]) * math.prod(shape[:-1])

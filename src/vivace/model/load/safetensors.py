@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from vivace.model.errors import ModelError
+from vivace.model.errors import ModelError, shown
 from vivace.model.keys import Keys
 from vivace.model.load.tensors import Tensor, check_regular, map_file
 
@@ -55,10 +55,10 @@ class SafetensorsFile:
         found = [(name, *self._read_entry(name, entry)) for name, entry in entries.items()]
         for name, kind, shape, first, last in sorted(found, key=lambda entry: entry[3:]):
             if first != end:
-                self._fail(f"tensor '{name}' begins at {first}, the one before ends at {end}")
+                self._fail(f"tensor {shown(name)} begins at {first}, the one before ends at {end}")
             end = last
             if start + last > len(self.bytes):
-                self._fail(f"truncated: tensor '{name}' ends at byte {start + last}, file has {len(self.bytes)}")
+                self._fail(f"truncated: tensor {shown(name)} ends at byte {start + last}, file has {len(self.bytes)}")
             tensors[name] = Tensor(name, kind, shape, self.bytes[start + first : start + last])
         if start + end != len(self.bytes):
             self._fail(f"has {len(self.bytes) - start - end} bytes after its last tensor")
@@ -67,22 +67,22 @@ class SafetensorsFile:
     def _read_entry(self, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
         """(type, shape, first byte, one past the last byte) of one entry of the header."""
         if not isinstance(entry, dict):
-            self._fail(f"the entry of tensor '{name}' is not an object")
+            self._fail(f"the entry of tensor {shown(name)} is not an object")
         dtype = entry.get("dtype")
         if not isinstance(dtype, str) or dtype not in _DTYPES:
-            self._fail(f"dtype {dtype!r:.40} of tensor '{name}' is not supported")
+            self._fail(f"dtype {dtype!r:.40} of tensor {shown(name)} is not supported")
         kind, width = _DTYPES[dtype]
         shape, offsets = self._naturals(name, entry, "shape"), self._naturals(name, entry, "data_offsets")
         if len(shape) > _MAX_DIMENSIONS or math.prod(shape) >= _MAX_SIZE:
-            self._fail(f"tensor '{name}' has an impossible shape")
+            self._fail(f"tensor {shown(name)} has an impossible shape")
         if len(offsets) != 2 or offsets[1] - offsets[0] != math.prod(shape) * width:
-            self._fail(f"tensor '{name}' has offsets that do not fit its shape {list(shape)} of {dtype}")
+            self._fail(f"tensor {shown(name)} has offsets that do not fit its shape {list(shape)} of {dtype}")
         return kind, shape, offsets[0], offsets[1]
 
     def _naturals(self, name: str, entry: Mapping[str, object], key: str) -> tuple[int, ...]:
         values = entry.get(key)
         if not isinstance(values, list) or any(type(v) is not int or not 0 <= v < _MAX_SIZE for v in values):
-            self._fail(f"'{key}' of tensor '{name}' is not a list of sizes")
+            self._fail(f"'{key}' of tensor {shown(name)} is not a list of sizes")
         return tuple(values)
 
 
@@ -106,7 +106,7 @@ class Folder:
         for file in self.files:
             for name, tensor in file.tensors.items():
                 if name in tensors:
-                    raise ModelError(f"{file.path}: tensor '{name}' is also in another shard")
+                    raise ModelError(f"{file.path}: tensor {shown(name)} is also in another shard")
                 tensors[name] = tensor
         self.tensors: Mapping[str, Tensor] = tensors
         if weight_map is not None:
@@ -117,7 +117,7 @@ class Folder:
 def _check_index(weight_map: Keys, file: SafetensorsFile) -> None:
     for name in weight_map:
         if weight_map.text(name) == file.path.name and name not in file.tensors:
-            raise ModelError(f"{weight_map.source}: tensor '{name}' is not in {file.path.name}")
+            raise ModelError(f"{weight_map.source}: tensor {shown(name)} is not in {file.path.name}")
 
 
 def read_keys(path: Path) -> Keys:
@@ -168,5 +168,5 @@ def _shards(weight_map: Keys) -> list[str]:
     names = sorted({weight_map.text(name) for name in weight_map})
     for name in names:
         if name != Path(name).name or not name.endswith(".safetensors"):
-            raise ModelError(f"{weight_map.source}: names a shard '{name:.80}', which is no file of its folder")
+            raise ModelError(f"{weight_map.source}: names a shard {shown(name)}, which is no file of its folder")
     return names
