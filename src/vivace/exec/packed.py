@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vivace import _native
 from vivace.exec.rope import rope_table
+from vivace.kv.plain import reserve
 from vivace.model.spec import RopeSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
 
@@ -17,14 +18,15 @@ PARTS = ("q", "k", "v", "o", "gate", "up", "down")  # of a block, in the order o
 
 
 class RopeTable:
-    """cos and sin by position, computed as far as they are needed; the arrays never move."""
+    """cos and sin by position, computed and resident as far as they are needed; the arrays never move."""
 
     _GROWTH = 1024
 
     def __init__(self, rope: RopeSpec, positions: int) -> None:
         self.rope = rope
-        shape = (positions, rope.dim // 2)
-        self.cos, self.sin = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        self.cos, self.sin = (
+            np.frombuffer(reserve(4 * positions * (rope.dim // 2)), np.float32).reshape(positions, -1) for _ in range(2)
+        )
         self.ready = 0
 
     def cover(self, position: int) -> None:

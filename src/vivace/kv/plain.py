@@ -24,6 +24,11 @@ HALF_MAX = 65504.0
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
 
 
+def reserve(size: int) -> mmap.mmap:
+    """That many zero bytes of address space; memory becomes resident when it is touched."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+
+
 class Plain:
     """Planes of lazily committed zero memory, and row-wise access to them."""
 
@@ -38,7 +43,7 @@ class Plain:
         for layer, shape in enumerate(spec.layers):
             heads, dim = shape.kv_heads, shape.head_dim
             size = max(1, capacity_pages * heads * spec.cell_bytes(layer))
-            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+            memory = reserve(size)
             plane = np.frombuffer(memory, dtype, heads * capacity_pages * 2 * dim * PAGE)
             plane = plane.reshape(heads, capacity_pages, 2, dim * PAGE)
             self.planes.append(plane)
