@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import shutil
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -313,6 +315,17 @@ def test_a_driver_answers_line_by_line(tmp_path: Path, monkeypatch: pytest.Monke
         assert peer.run(SpeedTest("pp", 5)).seconds == 6
     finally:
         peer.close()
+
+
+def test_an_interrupted_driver_ends_without_a_word(tmp_path: Path) -> None:
+    shutil.copy(peers.DRIVERS / "serve.py", tmp_path)
+    engine = (
+        "import os, signal\nclass Engine:\n    def __init__(self, *_):\n        os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    (tmp_path / "with_toy.py").write_text(engine)
+    argv = [sys.executable, str(tmp_path / "serve.py"), "with_toy", "model", "1"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_advice() -> None:

@@ -10,10 +10,12 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C at a terminal reaches this process too: end without a word
     driver, model, threads = sys.argv[1:4]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the engine prints must not mix with the answers
