@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from vivace.core.batch import Sequence, pages_of
 from vivace.core.engine import Engine
 from vivace.core.interrupts import uninterrupted
-from vivace.core.machine import default_threads
+from vivace.core.machine import MAX_THREADS, default_threads
 from vivace.core.report import completion_of
 from vivace.core.request import Completion, Piece, Request
 from vivace.sampling.options import PromptOptions, options_for
@@ -26,7 +26,6 @@ Prompt = str | list[int]
 Message = Mapping[str, Any]
 
 DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for if that is less
-MOST_THREADS = 256
 CACHE_TOKENS = 16384  # room for several requests at once; memory is used only when touched
 
 
@@ -57,7 +56,7 @@ def load(
         raise ValueError(f"plan {plan!r}: there are no methods yet; leave the plan out")
     if executor not in ("native", "reference"):
         raise ValueError(f"executor must be 'native' or 'reference', not {executor!r}")
-    threads = default_threads() if threads is None else _at_least_one("threads", threads, MOST_THREADS)
+    threads = default_threads() if threads is None else _at_least_one("threads", threads, MAX_THREADS)
     start = perf_counter()
     from vivace.model.catalogue import resolve
     from vivace.model.load import load_checkpoint
