@@ -8,8 +8,9 @@
 //   offset types   y = fma(dot * scale, d, y)
 //   minimum types  y = fma(fma(dot, scale, minimum * sum), d, y)
 //   half types     y = fma(fma(dot1, scale1, dot0 * scale0), d, y)       (scales of 16 columns)
+//                  y = fma(fma(sum1, scale1, sum0 * scale0), d * z, y)   (sums of the weights)
 // with dot, sum exact integers and d the activation scale: the same bits for any number of rows or tiles.
-// The zero point z of a block of activations adds z * (sum of the weights) to dot.
+// In the other types the zero point z of a block of activations adds z * (sum of the weights) to dot.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -149,7 +150,8 @@ constexpr int kChunk = 64;                  // most rows between two passes over
 constexpr int64_t kPassBytes = 192 * 1024;  // of weights that several groups of rows read from cache
 
 // What a block of activations brings besides its values, [rows] of each: the scale, the zero point (twice, as 16-bit
-// numbers), then by form the start of the dot product (-offset * sum), the float sum, or the starts of both halves.
+// numbers; for halves as a float, times the scale), then by form the start of the dot product (-offset * sum), the
+// float sum, or the starts of both halves.
 constexpr int factor_words(Form form) { return form == Form::kHalves ? 4 : 3; }
 static_assert(kMostBlockCols / kBlockCols * 4 * factor_words(Form::kHalves) <= kMatmulScratch);
 
@@ -164,14 +166,17 @@ VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t* at = factors + 4 * (b * kWords * rows + r);
       store(at, d[b]);
-      store(at + 4 * rows, (static_cast<uint32_t>(z[b]) & 0xffffu) * 0x10001u);
+      if constexpr (Format::kForm == Form::kHalves)
+        store(at + 4 * rows, d[b] * static_cast<float>(z[b]));
+      else
+        store(at + 4 * rows, (static_cast<uint32_t>(z[b]) & 0xffffu) * 0x10001u);
       if constexpr (Format::kForm == Form::kMinimum) {
         store(at + 8 * rows, static_cast<float>(s[2 * b] + s[2 * b + 1]));
       } else if constexpr (Format::kForm == Form::kOffset) {
         store(at + 8 * rows, -Format::kOffset * (s[2 * b] + s[2 * b + 1]));
       } else {
-        store(at + 8 * rows, -Format::kOffset * s[2 * b]);
-        store(at + 12 * rows, -Format::kOffset * s[2 * b + 1]);
+        store(at + 8 * rows, -Format::kOffset * (s[2 * b] - 16 * z[b]));
+        store(at + 12 * rows, -Format::kOffset * (s[2 * b + 1] - 16 * z[b]));
       }
     }
   }
@@ -189,9 +194,9 @@ struct Operand {
 // Sums of two bytes each, as pairs of 16-bit numbers.
 VIVACE_INLINE Words byte_pairs(Words bytes) { return (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu); }
 
-// Adds the products of quads kFirst .. kFirst + kCount - 1, zero points included.
+// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of the weights' bytes.
 template <class Isa, class Format, int kFirst, int kCount, int kRows>
-VIVACE_INLINE void dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
+VIVACE_INLINE Words dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
   constexpr bool kFits = kCount * Format::kTop <= 255;  // sums of the weights' bytes
   Words sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
@@ -201,9 +206,7 @@ VIVACE_INLINE void dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)
     unroll<kRows>([&](auto r)
                       __attribute__((always_inline)) { n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad); });
   });
-  if constexpr (kFits) sums = byte_pairs(sums);
-  unroll<kRows>([&](auto r)
-                    __attribute__((always_inline)) { n[r] = Isa::dot_pairs(n[r], sums, a.factors + 4 * (kRows + r)); });
+  return kFits ? byte_pairs(sums) : sums;
 }
 
 template <class Isa, class Format, int kRows>
@@ -220,18 +223,25 @@ VIVACE_INLINE void accumulate(const uint8_t* block, const Floats& scale, const F
   unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(2, r); });
   if constexpr (kForm == Form::kHalves) {
     Floats t[kRows];
-    dots<Isa, Format, 0, 4>(block, a, n);
+    const Words first = dots<Isa, Format, 0, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       t[r] = convert(n[r]) * scale;
       n[r] = start(3, r);
     });
-    dots<Isa, Format, 4, 4>(block, a, n);
+    const Words last = dots<Isa, Format, 4, 4>(block, a, n);
+    const auto total = [&](Words pairs) __attribute__((always_inline)) {
+      const Words whole = (pairs & 0xffffu) + (pairs >> 16);
+      return convert(reinterpret_cast<const Ints&>(whole) - 16 * Format::kOffset);
+    };
+    const Floats weights = Isa::fma(total(last), second, total(first) * scale);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       y[r] = Isa::fma(Isa::fma(convert(n[r]), second, t[r]), real(0, r), y[r]);
+      y[r] = Isa::fma(weights, real(1, r), y[r]);
     });
   } else {
-    dots<Isa, Format, 0, 8>(block, a, n);
+    const Words sums = dots<Isa, Format, 0, 8>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      n[r] = Isa::dot_pairs(n[r], sums, factor(1, r));
       const Floats t =
           kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(2, r)) : convert(n[r]) * scale;
       y[r] = Isa::fma(t, real(0, r), y[r]);
