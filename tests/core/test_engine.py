@@ -374,8 +374,11 @@ def test_cancel(rounds, victim):
 
 
 def test_too_long_says_by_how_much():
-    with pytest.raises(RequestError, match="need 120 positions, 20 more than the context of 100"):
-        engine_of(max_context=100).add(Request([1] * 70, Sampling(max_tokens=50)))
+    too_long = Request([1] * 70, Sampling(max_tokens=50))
+    with pytest.raises(RequestError, match=r"need 120 positions, 20 more than .* of 100: .* lower max_tokens$"):
+        engine_of(max_context=100).add(too_long)
+    with pytest.raises(RequestError, match=r"20 more than the context of 100: .*, or load with a larger context$"):
+        engine_of(max_context=200, context=100).add(too_long)
     with pytest.raises(RequestError, match="need 5 pages of cache, 2 more than the 3 there are"):
         engine_of(pages=3).add(Request([1] * 200, Sampling(max_tokens=57)))
     with pytest.raises(RequestError, match="empty"):

@@ -90,9 +90,7 @@ class Engine:
 
     def validate(self, request: Request, samples: int = 1) -> None:
         """Raises RequestError when the request can never run here."""
-        check_request(
-            request, samples, self.spec.vocab, self.context, self.store.capacity_pages, self.decoder.extra_rows
-        )
+        check_request(request, samples, self.spec, self.context, self.store.capacity_pages, self.decoder.extra_rows)
 
     @uninterrupted
     def cancel(self, sequence: Sequence) -> None:

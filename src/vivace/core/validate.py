@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vivace.core.batch import pages_of
 from vivace.core.request import Request
+from vivace.model.spec import ModelSpec
 
 
 class RequestError(ValueError):
@@ -11,12 +12,11 @@ class RequestError(ValueError):
 
 
 def check_request(
-    request: Request, samples: int, vocab: int, context: int, capacity_pages: int, extra_rows: int
+    request: Request, samples: int, spec: ModelSpec, context: int, capacity_pages: int, extra_rows: int
 ) -> None:
     """Raises RequestError when `samples` completions of the request can never run.
 
-    `vocab`: token ids are below it. `context`: the most tokens of a prompt and its completion. `extra_rows`: what the
-    decoder may hold beyond them.
+    `context`: the most tokens of a prompt and its completion. `extra_rows`: what the decoder may hold beyond them.
     """
     prompt, wanted = len(request.prompt), request.sampling.max_tokens
     if not prompt:
@@ -25,13 +25,15 @@ def check_request(
         if not 0 <= span.first <= span.last < prompt:
             raise RequestError(f"span {span.first}..{span.last} is not within the prompt's tokens 0..{prompt - 1}")
     for token in (*request.prompt, *request.sampling.stop_token_ids):
-        if not 0 <= token < vocab:
-            raise RequestError(f"token id {token} is outside the vocabulary 0..{vocab - 1}")
+        if not 0 <= token < spec.vocab:
+            raise RequestError(f"token id {token} is outside the vocabulary 0..{spec.vocab - 1}")
     if prompt + wanted > context:
+        larger = context < spec.max_context or not spec.max_context
+        more = ", or load with a larger context" if larger else ""
         raise RequestError(
             f"a prompt of {prompt} tokens and max_tokens {wanted} need {prompt + wanted} positions, "
             f"{prompt + wanted - context} more than the context of {context}: "
-            "shorten the prompt, lower max_tokens or load with a larger context"
+            f"shorten the prompt or lower max_tokens{more}"
         )
     need = pages_of(prompt + wanted + extra_rows)
     need += samples > 1  # the page in which a copy of the prompt is cut may be copied

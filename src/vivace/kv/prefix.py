@@ -110,7 +110,7 @@ class PrefixCache:
         snapshot = _Snapshot(self.store.fork(seq))
         self._snapshots.add(snapshot)
         self.store.truncate(snapshot.seq, len(ids))
-        if child is not None and common == len(child.tokens) // 4 and self.store.can_cut(snapshot.seq, child.end):
+        if child is not None and common == child.end - known and self.store.can_cut(snapshot.seq, child.end):
             self._forget(child)  # it ended where this one goes on
         old = path[-1].owner if path else None
         if old is not None and old.nodes[-1] is path[-1] and self.store.can_cut(snapshot.seq, known):

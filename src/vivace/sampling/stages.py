@@ -1,8 +1,8 @@
 """The built-in logit stages, in the order in which they run.
 
-Bans, repetition penalty, top-k, temperature, top-p, min-p. Temperature keeps the order, so it may follow top-k and work
-on little. Each works on what the one before it left; top-p and min-p
-read probabilities renormalised over that.
+Bans, repetition penalty, top-k, temperature, top-p, min-p. Each works on what the one before it left; top-p and min-p
+read probabilities renormalised over that. Temperature keeps the order of
+logits, so it may stand behind top-k, where it works on little.
 """
 
 from __future__ import annotations
