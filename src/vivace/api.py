@@ -12,6 +12,7 @@ from vivace.core.batch import Sequence, pages_of
 from vivace.core.engine import Engine
 from vivace.core.interrupts import uninterrupted
 from vivace.core.machine import MAX_THREADS, default_threads
+from vivace.core.pieces import pieces
 from vivace.core.report import completion_of
 from vivace.core.request import Completion, Piece, Request
 from vivace.sampling.options import PromptOptions, options_for
@@ -142,10 +143,19 @@ class LLM:
     def generate(self, prompts: Prompt | Seq[Prompt], **options: Any) -> list[Completion]:
         """Complete each prompt (text or token ids); `n` > 1 gives the completions of a prompt beside each other.
 
-        Options, each one value or a list with one per prompt: max_tokens, min_tokens, temperature, top_p, top_k,
-        min_p, repetition_penalty, stop, stop_token_ids, include_stop, ignore_eos, seed, n, logprobs,
-        prompt_logprobs, skip_special_tokens, add_special_tokens, spans. Raises TypeError and ValueError for what is not
-        allowed, RequestFailed when a request failed on the way.
+        Options, each one value or a list with one per prompt (`help(vivace.core.request.Sampling)` has the defaults):
+
+        - length and end: max_tokens, min_tokens, stop, stop_token_ids, include_stop, ignore_eos
+        - the choice of a token: temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability,
+          xtc_threshold, seed, and the order of it all, stages
+        - repetition: repetition_penalty, presence_penalty, frequency_penalty, dry_multiplier, dry_base,
+          dry_allowed_length, dry_sequence_breakers, dry_penalty_last_n
+        - what may be said: logit_bias {id: number}, allowed_token_ids, banned_token_ids, banned_strings (none of them
+          occurs in the text), allowed_strings (the text is one of them)
+        - what comes back: n, logprobs, prompt_logprobs, skip_special_tokens
+        - the prompt: add_special_tokens, spans
+
+        Raises TypeError and ValueError for what is not allowed, RequestFailed when a request failed on the way.
         """
         requests, handles = self._requests(prompts, options), list[Sequence]()
         try:
@@ -159,9 +169,9 @@ class LLM:
         return completions
 
     def stream(self, prompts: Prompt | Seq[Prompt], **options: Any) -> Iterator[Piece]:
-        """Yield text as it becomes certain; `Piece.index` says of which completion, in the order of `generate`.
+        """Yield tokens as they come and text as it becomes certain.
 
-        The pieces of a completion add up to what `generate` returns. Abandoning the iterator cancels the rest.
+        `Piece.index` says of which completion, in the order of `generate`. The pieces of a completion add up to what `generate` returns. Abandoning the iterator cancels the rest.
         """
         return self._stream(self._requests(prompts, options))
 
@@ -215,18 +225,8 @@ class LLM:
         handles: list[Sequence] = []
         try:
             self._add(requests, handles)
-            cursors = [(0, handle.prompt_length) for handle in handles]
-            open_ones = set(range(len(handles)))
-            while open_ones:
-                self.engine.step()
-                for i in sorted(open_ones):
-                    handle, (chars, tokens) = handles[i], cursors[i]
-                    if len(handle.text) > chars or handle.finished:
-                        cursors[i] = len(handle.text), len(handle.tokens)
-                        piece = Piece(handle.text[chars:], handle.tokens[tokens:], handle.finish_reason, i)
-                        if handle.finished:
-                            open_ones.remove(i)
-                        yield piece
+            for gained in pieces(self.engine, handles):
+                yield from gained
         finally:
             self._cancel(handles)
         _raise_first_error(handles, [])

@@ -12,7 +12,8 @@ from vivace.core.step import RowStats
 from vivace.sampling.chooser import BadLogits, Chooser, _look_up, draw, log_probabilities
 from vivace.sampling.keyed import uniform
 from vivace.sampling.select import descending, largest, log_sum_exp
-from vivace.sampling.stages import MinP, RepetitionPenalty, Temperature, TopK, TopP
+from vivace.sampling.filters import MinP, Temperature, TopK, TopP
+from vivace.sampling.penalties import RepetitionPenalty
 from vivace.slots.logits import Candidates, Context
 
 ALL = np.arange(32, dtype=np.int32)

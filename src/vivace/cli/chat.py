@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.generation import SAMPLING, add_model_options, add_sampling_options, complete, options_of, summary
+from vivace.cli.generation import (
+    REPEATED,
+    SAMPLING,
+    add_model_options,
+    add_sampling_options,
+    complete,
+    options_of,
+    summary,
+)
 from vivace.cli.parser import Parser, nearest
 from vivace.cli.terminal import emit, note, raise_on_interrupt
 
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 HELP = """\
 /stats             how the last reply went; of its prompt only what is not cached had to run
 /plan              the acceleration plan in use
-/set NAME VALUE    change an option: {names}, stop
+/set NAME VALUE    change an option: {names}
 /save FILE         write the conversation as JSON
 /load FILE         go on with a saved conversation
 /quit              leave, as does the end of input"""
@@ -93,7 +101,7 @@ class Conversation:
         self.messages = [*asked, {"role": "assistant", "content": self.last.text}]
 
     def _help(self, _: str) -> None:
-        note(HELP.format(names=", ".join(SAMPLING)))
+        note(HELP.format(names=", ".join([*SAMPLING, *REPEATED])))
 
     def _stats(self, _: str) -> None:
         note(summary(self.llm, self.last) if self.last else "nothing was generated yet")
@@ -106,15 +114,16 @@ class Conversation:
     def _set(self, text: str) -> None:
         name, _, value = text.partition(" ")
         name = "n" if name in ("tokens", "max-tokens", "max_tokens") else name.replace("_", "-")
-        if name == "stop":
-            self.args.stop = [value] if value else []
-        elif name in SAMPLING:
-            try:
-                setattr(self.args, name.replace("-", "_"), SAMPLING[name][0](value.strip()))
-            except argparse.ArgumentTypeError as error:
-                raise ValueError(f"{name} {error}") from None
-        else:
-            raise ValueError(f"unknown option {name!r}{nearest(name, [*SAMPLING, 'stop'])}")
+        try:
+            if name in REPEATED:
+                made = [REPEATED[name][0](value)] if value else []
+            elif name in SAMPLING:
+                made = SAMPLING[name][0](value.strip())
+            else:
+                raise ValueError(f"unknown option {name!r}{nearest(name, [*SAMPLING, *REPEATED])}")
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(f"{name} {error}") from None
+        setattr(self.args, name.replace("-", "_"), made)
 
     def _save(self, file: str) -> None:
         Path(_named(file)).write_text(json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.parser import MODEL, Parser, not_empty, number, whole
+from vivace.cli.parser import MODEL, Parser, nearest, not_empty, number, whole
 from vivace.cli.terminal import StopOnInterrupt
 from vivace.core.machine import MAX_THREADS
 
@@ -15,17 +15,83 @@ if TYPE_CHECKING:
     from vivace.core.request import Completion
     from vivace.core.step import Executor
 
+
+def _stages(text: str) -> str:
+    """Names of stages with commas between them."""
+    from vivace.core.request import STAGES
+
+    for name in _split(text):
+        if name not in STAGES:
+            raise argparse.ArgumentTypeError(f"must be names of stages; there is no {name!r}{nearest(name, STAGES)}")
+    return text
+
+
+def _split(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _bias(text: str) -> str:
+    """ID=BIAS."""
+    try:
+        _token_and_bias(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be ID=BIAS, as in 198=-5, not {text!r:.40}") from None
+    return text
+
+
+def _token_and_bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    return int(token), float(bias)
+
+
 # Names on the command line: how to read a value, the default, what it is.
 SAMPLING: dict[str, tuple[Any, Any, str]] = {
     "n": (whole(1), 128, "most tokens to generate"),
+    "min-tokens": (whole(0), 0, "before so many tokens nothing ends the text"),
     "seed": (whole(0), 0, "the same seed gives the same text"),
     "temp": (number(0), 0.0, "temperature; 0 always takes the most probable token"),
     "top-p": (number(0, 1, open_low=True), 1.0, "keep the most probable tokens that reach this probability together"),
     "top-k": (whole(0), 0, "keep this many of the most probable tokens; 0 keeps all"),
     "min-p": (number(0, 1), 0.0, "keep tokens at least this probable, as a share of the most probable"),
+    "typical": (
+        number(0, 1, open_low=True),
+        1.0,
+        "keep the tokens of most typical surprise that reach this probability",
+    ),
+    "top-nsigma": (number(0), 0.0, "keep logits at most so many standard deviations below the largest; 0 keeps all"),
+    "xtc-probability": (number(0, 1), 0.0, "how often to drop the top choices but the least probable of them"),
+    "xtc-threshold": (number(0, 1, open_low=True), 0.1, "the probability from which a token is a top choice"),
     "repeat-penalty": (number(0.01, 100), 1.0, "divide the odds of tokens that have occurred; 1 does nothing"),
+    "presence-penalty": (number(-100, 100), 0.0, "take this from the logits of generated tokens"),
+    "frequency-penalty": (number(-100, 100), 0.0, "take this from their logits for each time they were generated"),
+    "dry-multiplier": (number(0), 0.0, "penalty for lengthening a repetition; 0 is off"),
+    "dry-base": (number(1), 1.75, "the penalty grows by this factor with each token repeated"),
+    "dry-allowed-length": (whole(1), 2, "tokens from which a repetition is penalised"),
+    "dry-penalty-last-n": (whole(-1), -1, "tokens in which repetitions are sought; -1 for all"),
+    "stages": (_stages, "", "the order in which all this is done, as names of `generate` with commas"),
 }
-_OPTION = {"n": "max_tokens", "temp": "temperature", "repeat-penalty": "repetition_penalty"}
+# Options that may be given several times: how to read a value, its name, what it is.
+REPEATED: dict[str, tuple[Any, str, str]] = {
+    "stop": (not_empty, "TEXT", "end before this text"),
+    "dry-sequence-breaker": (not_empty, "TEXT", 'text that no repetition reaches over; by default newline : " *'),
+    "logit-bias": (_bias, "ID=BIAS", "add to the logit of a token"),
+    "allowed-token": (whole(0), "ID", "only tokens so given"),
+    "banned-token": (whole(0), "ID", "never this token"),
+    "allowed-string": (not_empty, "TEXT", "the completion is one of the texts so given"),
+    "banned-string": (not_empty, "TEXT", "text that never occurs in the completion"),
+}
+_OPTION = {
+    "n": "max_tokens",
+    "temp": "temperature",
+    "typical": "typical_p",
+    "top-nsigma": "top_n_sigma",
+    "repeat-penalty": "repetition_penalty",
+    "dry-sequence-breaker": "dry_sequence_breakers",
+    "allowed-token": "allowed_token_ids",
+    "banned-token": "banned_token_ids",
+    "allowed-string": "allowed_strings",
+    "banned-string": "banned_strings",
+}
 
 
 def add_model_options(parser: Parser) -> None:
@@ -45,16 +111,24 @@ def add_sampling_options(parser: Parser) -> None:
         flags = short.get(name, [f"--{name}"])
         dest = name.replace("-", "_")
         group.add_argument(*flags, dest=dest, metavar=name.upper(), type=read, default=default, help=what)
-    group.add_argument(
-        "--stop", metavar="TEXT", type=not_empty, action="append", default=[], help="end before this text; repeatable"
-    )
+    for name, (read, metavar, what) in REPEATED.items():
+        group.add_argument(
+            f"--{name}", metavar=metavar, type=read, action="append", default=[], help=f"{what}; repeatable"
+        )
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `LLM.generate` that the command line asks for."""
-    named = {name: getattr(args, name.replace("-", "_")) for name in SAMPLING}
-    options = {_OPTION.get(name, name.replace("-", "_")): value for name, value in named.items()}
-    return options | {"stop": args.stop}
+    options = {}
+    for name in (*SAMPLING, *REPEATED):
+        value = getattr(args, name.replace("-", "_"))
+        if value not in ("", []):
+            options[_OPTION.get(name, name.replace("-", "_"))] = value
+    if args.stages:
+        options["stages"] = _split(args.stages)
+    if args.logit_bias:
+        options["logit_bias"] = dict(map(_token_and_bias, args.logit_bias))
+    return options
 
 
 def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[str, list[int]], None]) -> Completion:
@@ -63,22 +137,20 @@ def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[
     Ctrl-C ends it with what there is (finish reason "cancelled"); a second one ends the process.
     """
     from vivace.api import RequestFailed
+    from vivace.core.pieces import pieces
     from vivace.core.report import completion_of
     from vivace.core.request import Request
     from vivace.sampling.options import options_for
 
     (option,) = options_for(1, options)
     (handle,) = llm.engine.add(Request(ids, option.sampling, spans=option.spans))
-    shown, tokens = 0, handle.prompt_length
     try:
         with StopOnInterrupt() as interrupt:
-            while not handle.finished:
-                llm.engine.step()
+            for gained in pieces(llm.engine, [handle]):
+                for piece in gained:
+                    show(piece.text, piece.token_ids)
                 if interrupt.stopped:
                     llm.engine.cancel(handle)
-                if len(handle.text) > shown or len(handle.tokens) > tokens:
-                    show(handle.text[shown:], handle.tokens[tokens:])
-                    shown, tokens = len(handle.text), len(handle.tokens)
     finally:
         llm.engine.cancel(handle)
     completion = completion_of(handle, llm.weights_bytes, llm.load_s, llm.engine)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vivace.core.request import FinishReason, Memory, Request, Steps, Timings
+from vivace.core.request import FinishReason, Memory, Request, Sampling, Steps, Timings
 from vivace.core.step import Float32, Int32, RowStats
 from vivace.kv.spec import PAGE
 from vivace.sampling.chooser import Choice, Chooser
@@ -25,6 +25,11 @@ NO_SEQ = -1
 
 def pages_of(tokens: int) -> int:
     return -(-tokens // PAGE)
+
+
+def end_ids_of(sampling: Sampling, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens that end the text of a model whose own end tokens are `eos_ids`."""
+    return tuple(dict.fromkeys((*(() if sampling.ignore_eos else eos_ids), *sampling.stop_token_ids)))
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +70,9 @@ class Sequence:
     def of(request: Request, sample: int, eos_ids: tuple[int, ...], tokenizer: Tokenizer | None) -> Sequence:
         """A sequence that has not started. Without a tokenizer it has no text."""
         sampling, tokens = request.sampling, list(request.prompt)
-        end_ids = tuple(dict.fromkeys((*(() if sampling.ignore_eos else eos_ids), *sampling.stop_token_ids)))
-        sequence = Sequence(
-            request, Chooser(sampling, sample, end_ids), frozenset(end_ids), tokens, Context(tokens, len(tokens))
-        )
+        end_ids = end_ids_of(sampling, eos_ids)
+        chooser = Chooser(sampling, sample, end_ids, tokenizer)
+        sequence = Sequence(request, chooser, frozenset(end_ids), tokens, Context(tokens, len(tokens)))
         if sampling.logprobs is not None:
             sequence.logprobs = []
         if sampling.prompt_logprobs is not None:
@@ -76,7 +80,9 @@ class Sequence:
         if tokenizer is not None:
             from vivace.core.text import TextStream
 
-            sequence.stream = TextStream(tokenizer, sampling.stop, sampling.include_stop, sampling.skip_special_tokens)
+            sequence.stream = TextStream(
+                tokenizer, sampling.stop, sampling.include_stop, sampling.skip_special_tokens, sampling.min_tokens
+            )
         return sequence
 
     @property

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn
+from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn, end_ids_of
 from vivace.core.clock import Clock, WallClock
 from vivace.core.cost import CostTable, cost_table
 from vivace.core.decoders.autoregressive import Autoregressive
@@ -17,7 +17,7 @@ from vivace.core.request import FinishReason, Request
 from vivace.core.room import PrefixKey, Room
 from vivace.core.scheduler import FirstCome, SchedulePolicy
 from vivace.core.stats import EngineStats, close_timings
-from vivace.core.validate import RequestError, check_request
+from vivace.core.validate import RequestError, check_request, check_text_rules
 from vivace.kv.spec import PAGE
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Engine:
     def validate(self, request: Request, samples: int = 1) -> None:
         """Raises RequestError when the request can never run here."""
         check_request(request, samples, self.spec, self.context, self.store.capacity_pages, self.decoder.extra_rows)
+        check_text_rules(request.sampling, end_ids_of(request.sampling, self.eos_ids), self.tokenizer is not None)
 
     @uninterrupted
     def cancel(self, sequence: Sequence) -> None:

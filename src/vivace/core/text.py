@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
+
+from vivace.core.automaton import Node, automaton
 
 
 class TokenBytes(Protocol):
@@ -14,73 +15,39 @@ class TokenBytes(Protocol):
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes: ...
 
 
-class _Node:
-    """A prefix of some stop strings. `stop` is the longest stop string that ends with this prefix."""
-
-    __slots__ = ("children", "depth", "fallback", "stop")
-
-    def __init__(self, depth: int) -> None:
-        self.children: dict[str, _Node] = {}
-        self.depth = depth
-        self.fallback: _Node | None = None  # the longest proper suffix that is a prefix too; None for the root
-        self.stop: str | None = None
-
-
-def _automaton(stops: Sequence[str]) -> _Node:
-    """The Aho-Corasick automaton of `stops`."""
-    root = _Node(0)
-    for stop in stops:
-        node = root
-        for letter in stop:
-            node = node.children.setdefault(letter, _Node(node.depth + 1))
-        node.stop = stop
-    queue = deque([root])
-    while queue:
-        node = queue.popleft()
-        for letter, child in node.children.items():
-            child.fallback = root if node is root else _next(node.fallback, letter)
-            if child.stop is None:
-                child.stop = child.fallback.stop
-            queue.append(child)
-    return root
-
-
-def _next(node: _Node | None, letter: str) -> _Node:
-    """The state after `letter`."""
-    while node is not None:
-        child = node.children.get(letter)
-        if child is not None:
-            return child
-        if node.fallback is None:
-            return node
-        node = node.fallback
-    raise AssertionError("only the root has no fallback, and it is handled before")
-
-
 class TextStream:
     """The text of one completion, piece by piece: the joined pieces are the whole text, exactly.
 
     Held back are bytes that may become a character (U+FFFD once they cannot, or at the end) and characters that may
     become a stop string. The text ends before the stop string whose end comes first, the longest of those that end
-    there, or after it with `include_stop`. What follows is ignored.
+    there, or after it with `include_stop`. What follows is ignored. A stop string that ends within the first
+    `min_tokens` tokens is text like any other.
 
     stopped: the stop string that ended the text.
     """
 
     def __init__(
-        self, tokenizer: TokenBytes, stop: Sequence[str] = (), include_stop: bool = False, skip_special: bool = True
+        self,
+        tokenizer: TokenBytes,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+        min_tokens: int = 0,
     ) -> None:
         if "" in stop:
             raise ValueError("a stop string must not be empty")
         self.stopped: str | None = None
         self._tokenizer, self._include_stop, self._skip_special = tokenizer, include_stop, skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._root = self._state = _automaton(stop)
+        self._root = self._state = automaton(stop)
         self._held = ""  # as long as the state is deep
+        self._too_early = min_tokens  # tokens still to come in which no stop string may end
 
     def push(self, token: int) -> str:
         """The text that is certain now and was not before. Raises ValueError for an id outside the vocabulary."""
-        return self._read(self._decoder.decode(self._tokenizer.token_bytes(token, skip_special=self._skip_special)))
+        text = self._read(self._decoder.decode(self._tokenizer.token_bytes(token, skip_special=self._skip_special)))
+        self._too_early -= 1
+        return text
 
     def finish(self) -> str:
         """The rest, when no more tokens come for whatever reason."""
@@ -95,14 +62,25 @@ class TextStream:
             return text
         state = self._state
         for end, letter in enumerate(text, start=1):
-            state = _next(state, letter)
-            if state.stop is not None:
-                self.stopped = state.stop
-                seen = self._held + text[:end]
-                self._held = ""
-                return seen if self._include_stop else seen[: -len(self.stopped)]
+            state = state.after(letter)
+            match = state.match
+            if match is None:
+                continue
+            if self._too_early > 0:
+                state = _unfinished(state)
+                continue
+            self.stopped, seen = match, self._held + text[:end]
+            self._held = ""
+            return seen if self._include_stop else seen[: -len(match)]
         self._state = state
         seen = self._held + text
         certain = len(seen) - state.depth
         self._held = seen[certain:]
         return seen[:certain]
+
+
+def _unfinished(state: Node[str]) -> Node[str]:
+    """The longest suffix of it that may still become a stop string."""
+    while state.fallback is not None and not state.children:
+        state = state.fallback
+    return state

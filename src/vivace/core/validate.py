@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vivace.core.batch import pages_of
-from vivace.core.request import Request
+from vivace.core.request import Request, Sampling
 from vivace.model.spec import ModelSpec
 
 
@@ -24,7 +24,9 @@ def check_request(
     for span in request.spans:
         if not 0 <= span.first <= span.last < prompt:
             raise RequestError(f"span {span.first}..{span.last} is not within the prompt's tokens 0..{prompt - 1}")
-    for token in (*request.prompt, *request.sampling.stop_token_ids):
+    sampling = request.sampling
+    named = (*sampling.stop_token_ids, *sampling.allowed_token_ids, *sampling.banned_token_ids)
+    for token in (*request.prompt, *named, *(token for token, _ in sampling.logit_bias)):
         if not 0 <= token < spec.vocab:
             raise RequestError(f"token id {token} is outside the vocabulary 0..{spec.vocab - 1}")
     if prompt + wanted > context:
@@ -41,4 +43,15 @@ def check_request(
         raise RequestError(
             f"a prompt of {prompt} tokens and max_tokens {wanted} need {need} pages of cache, {need - capacity_pages} "
             f"more than the {capacity_pages} there are: shorten the prompt, lower max_tokens or enlarge the cache"
+        )
+
+
+def check_text_rules(sampling: Sampling, end_ids: tuple[int, ...], has_text: bool) -> None:
+    """Raises RequestError when rules about the text cannot be kept. `end_ids`: the tokens that end it."""
+    for name in ("allowed_strings", "banned_strings"):
+        if getattr(sampling, name) and not has_text:
+            raise RequestError(f"{name} need a tokenizer, and this engine has none")
+    if sampling.allowed_strings and not end_ids:
+        raise RequestError(
+            "allowed_strings need a token that ends the text: give stop_token_ids, or leave out ignore_eos"
         )

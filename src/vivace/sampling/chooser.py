@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
@@ -12,9 +11,11 @@ from numpy.typing import NDArray
 
 from vivace.core.request import Sampling
 from vivace.core.step import RowStats
+from vivace.sampling.filters import TopK
 from vivace.sampling.keyed import uniform
 from vivace.sampling.select import descending, largest, log_sum_exp
-from vivace.sampling.stages import GREEDY_BELOW, TopK, stages_of
+from vivace.sampling.stages import one_is_left_by, rules_of, stages_of
+from vivace.sampling.token_texts import VocabularyBytes
 from vivace.slots.logits import Candidates, Context, Float32, Int32, LogitStage
 
 LogProbs = dict[int, float]
@@ -34,17 +35,24 @@ class Choice:
 class Chooser:
     """Chooses tokens as `sampling` says. The result depends on the row, its context and (seed, sample) alone.
 
-    Greedy decoding, and top-k of 1, take the largest logit, of equal ones the lowest id, after those stages only that
-    can move the largest. Otherwise the stages run in order and the keyed uniform number is looked up in the cumulative
+    Greedy decoding takes the largest logit, of equal ones the lowest id, after those stages only that can change which
+    it is. Otherwise the rules and the stages run in order and the keyed uniform number is looked up in the cumulative
     probabilities of what is left, in order of ids.
     """
 
-    def __init__(self, sampling: Sampling, sample: int, end_ids: tuple[int, ...], extra: Sequence[LogitStage] = ()):
+    def __init__(
+        self,
+        sampling: Sampling,
+        sample: int,
+        end_ids: tuple[int, ...],
+        tokenizer: VocabularyBytes | None = None,
+    ):
         self.sampling, self.sample = sampling, sample
-        self.greedy = sampling.temperature < GREEDY_BELOW or sampling.top_k == 1
-        stages = [*extra, *stages_of(sampling, end_ids)]
-        self.stages = [stage for stage in stages if not (self.greedy and stage.keeps_argmax)]
-        self._first_k = self.stages[0].k if self.stages and isinstance(self.stages[0], TopK) else 0
+        self.greedy = one_is_left_by(sampling) is not None
+        self.rules = rules_of(sampling, end_ids, tokenizer)
+        self.stages = stages_of(sampling, sample, tokenizer)
+        first = self.stages[0] if self.stages and not self.rules else None
+        self._first_k = first.k if isinstance(first, TopK) else 0
 
     @property
     def top(self) -> int:
@@ -59,7 +67,7 @@ class Chooser:
         peak, first = (stats.max, stats.argmax) if stats else _peak(logits)
         if not isfinite(peak):
             raise BadLogits(_complaint(logits, context.position))
-        if self.greedy and not self.stages:
+        if self.greedy and not self.rules and not self.stages:
             token = first
         else:
             with np.errstate(over="ignore"):  # distances beyond float32 are as good as infinite
@@ -71,14 +79,24 @@ class Chooser:
 
     def _choose(self, logits: Float32, context: Context, stats: RowStats | None) -> int:
         left, stages = self._candidates(logits, stats)
+        if self.rules:
+            for rule in self.rules:
+                left = rule.apply(left, context)
+            self._check(left, context)
         for stage in stages:
             left = stage.apply(left, context)
         peak, index = _peak(left.logits)
         if not isfinite(peak):
-            raise BadLogits(f"no token may follow position {context.position - 1}: the stages banned all of them")
+            raise BadLogits(f"the logits of position {context.position} overflow in the stages")
         if self.greedy:
             return int(left.ids[index])
         return draw(left, uniform(self.sampling.seed, self.sample, context.position))
+
+    def _check(self, left: Candidates, context: Context) -> None:
+        if not len(left.ids) or left.logits.max() == -np.inf:
+            names = " and ".join(rule.name for rule in self.rules)
+            leave = "leave" if len(self.rules) > 1 else "leaves"
+            raise BadLogits(f"no token may be chosen for position {context.position}: {names} {leave} none")
 
     def _candidates(self, logits: Float32, stats: RowStats | None) -> tuple[Candidates, list[LogitStage]]:
         """What the choice begins with, and the stages still to run on it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
-TOKEN = 0  # purposes: the choice of a token; methods use numbers of their own from 16 on
+TOKEN, XTC = 0, 1  # purposes: the choice of a token, a coin; methods use numbers of their own from 16 on
 
 
 def mix(x: int) -> int:

@@ -9,7 +9,7 @@ from math import isfinite
 from operator import index
 from typing import Any
 
-from vivace.core.request import Sampling, Span
+from vivace.core.request import STAGES, Sampling, Span
 
 Check = Callable[[Any], Any]
 
@@ -63,17 +63,62 @@ def _or_none(check: Check) -> Check:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    texts = (value,) if isinstance(value, str) else value or ()
+    texts = (value,) if isinstance(value, str) else () if value is None else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
         raise ValueError("text, or a list of texts, none of them empty")
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("text without lone surrogates") from None
     return tuple(texts)
+
+
+def _banned_texts(value: Any) -> tuple[str, ...]:
+    texts = _texts(value)
+    if any("\ufffd" in text for text in texts):
+        raise ValueError("text without U+FFFD, which stands for bytes that are no character")
+    return texts
+
+
+def _some(check: Check) -> Check:
+    """At least one value, or None for no rule: an empty list would allow nothing."""
+
+    def some(value: Any) -> Any:
+        values = check(value)
+        if value is not None and not values:
+            raise ValueError("None or not empty")
+        return values
+
+    return some
 
 
 def _ids(value: Any) -> tuple[int, ...]:
     try:
-        return tuple(_integer(0)(item) for item in value or ())
+        return tuple(_integer(0)(item) for item in (() if value is None else value))
     except (TypeError, ValueError):
         raise ValueError("a list of token ids") from None
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    wanted = "{token id: number from -1e9 to 1e9}"
+    if value is not None and not isinstance(value, Mapping):
+        raise ValueError(wanted)
+    token, bias = _integer(0), _number(lambda x: abs(x) <= 1e9, wanted)
+    try:
+        return tuple((token(key), bias(number)) for key, number in (value or {}).items())
+    except ValueError:
+        raise ValueError(wanted) from None
+
+
+def _stages(value: Any) -> tuple[str, ...]:
+    names = _texts(value) if value is not None else STAGES
+    for name in names:
+        if name not in STAGES:
+            raise ValueError(f"names of stages; there is no {name!r}, {nearest(name, STAGES)}")
+    if len(set(names)) < len(names):
+        raise ValueError("names of stages, each once")
+    return names
 
 
 def _spans(value: Any) -> tuple[Span, ...]:
@@ -90,7 +135,24 @@ _CHECKS: dict[str, Check] = {
     "top_p": _number(lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
     "top_k": _integer(0),
     "min_p": _number(lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    "typical_p": _number(lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
+    "top_n_sigma": _number(lambda x: x >= 0, "a finite number of at least 0"),
+    "xtc_probability": _number(lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+    "xtc_threshold": _number(lambda x: 0 < x <= 1, "a number above 0 and at most 1"),
     "repetition_penalty": _number(lambda x: 0.01 <= x <= 100, "a number from 0.01 to 100"),
+    "presence_penalty": _number(lambda x: abs(x) <= 100, "a number from -100 to 100"),
+    "frequency_penalty": _number(lambda x: abs(x) <= 100, "a number from -100 to 100"),
+    "dry_multiplier": _number(lambda x: x >= 0, "a finite number of at least 0"),
+    "dry_base": _number(lambda x: x >= 1, "a finite number of at least 1"),
+    "dry_allowed_length": _integer(1),
+    "dry_sequence_breakers": _texts,
+    "dry_penalty_last_n": _integer(-1),
+    "stages": _stages,
+    "logit_bias": _biases,
+    "allowed_token_ids": _some(_ids),
+    "banned_token_ids": _ids,
+    "allowed_strings": _some(_texts),
+    "banned_strings": _banned_texts,
     "stop": _texts,
     "stop_token_ids": _ids,
     "include_stop": _switch,
@@ -104,13 +166,23 @@ _CHECKS: dict[str, Check] = {
     "spans": _spans,
 }
 OPTIONS = tuple(_CHECKS)
-_LISTS = ("stop", "stop_token_ids", "spans")
+_LISTS = (
+    "dry_sequence_breakers",
+    "stages",
+    "allowed_token_ids",
+    "banned_token_ids",
+    "allowed_strings",
+    "banned_strings",
+    "stop",
+    "stop_token_ids",
+    "spans",
+)
 
 
 def options_for(prompts: int, arguments: Mapping[str, Any]) -> list[PromptOptions]:
     """The options of each prompt. A list gives one value per prompt, otherwise all have the same.
 
-    `stop`, `stop_token_ids` and `spans` are lists themselves: one per prompt is a list of lists.
+    Strings, token ids, `stages` and `spans` are lists themselves: one per prompt is a list of lists.
     Raises TypeError for a name that is not an option, ValueError for a value that is not allowed.
     """
     reject_unknown(arguments, OPTIONS)
@@ -121,9 +193,13 @@ def options_for(prompts: int, arguments: Mapping[str, Any]) -> list[PromptOption
 def reject_unknown(names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            near = get_close_matches(name, known, 1, 0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
-            raise TypeError(f"unknown argument '{name}': {hint}")
+            raise TypeError(f"unknown argument '{name}': {nearest(name, known)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What else may have been meant."""
+    near = get_close_matches(name, known, 1, 0.5)
+    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
 
 
 def _column(name: str, value: Any, prompts: int) -> list[Any]:
@@ -148,6 +224,13 @@ def _options(values: dict[str, Any]) -> PromptOptions:
     sampling = Sampling(**checked)
     if sampling.min_tokens > sampling.max_tokens:
         raise ValueError(f"min_tokens {sampling.min_tokens} is more than max_tokens {sampling.max_tokens}")
+    for name in STAGES:
+        if name in sampling.wanted_stages and name not in sampling.stages:
+            raise ValueError(f"stages leaves out '{name}', which the request asks for")
+    if sampling.allowed_strings:
+        for name in ("stop", "min_tokens", "banned_strings"):
+            if getattr(sampling, name):
+                raise ValueError(f"allowed_strings say how the completion ends: leave out {name}")
     return PromptOptions(sampling, samples, special, spans)
 
 

@@ -1,125 +1,90 @@
-"""The built-in logit stages, in the order in which they run.
+"""Which stages a request asks for, and in which order they run.
 
-Bans, repetition penalty, top-k, temperature, top-p, min-p. Each works on what the one before it left; top-p and min-p
-read probabilities renormalised over that. Temperature keeps the order of
-logits, so it may stand behind top-k, where it works on little.
+First the rules: allowed and banned tokens and strings, `min_tokens` and biases. Then the stages, in the order that the
+request gives or that of `vivace.core.request.STAGES`. Each works on what the one before it left; those that read
+probabilities read them renormalised over that. Temperature keeps the order of logits, so it may stand behind top-k,
+where it works on little.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
 from vivace.core.request import Sampling
-from vivace.sampling.select import largest
-from vivace.slots.logits import Candidates, Context, LogitStage
-
-GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
-
-
-@dataclass(slots=True)
-class BanUntil:
-    """Tokens that end the text may not come before `count` tokens were generated."""
-
-    ids: tuple[int, ...]
-    count: int
-    keeps_argmax: bool = False
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        if context.generated < self.count:
-            candidates.logits[list(self.ids)] = -np.inf
-        return candidates
+from vivace.sampling.dry import Dry
+from vivace.sampling.filters import GREEDY_BELOW, MinP, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc
+from vivace.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from vivace.sampling.rules import AllowedIds, BannedIds, LogitBias, NoEndBefore, id_array
+from vivace.sampling.strings import AllowedStrings, BannedStrings
+from vivace.sampling.token_texts import TokenTexts, VocabularyBytes
+from vivace.sampling.trail import TokenCounts
+from vivace.slots.logits import LogitStage
 
 
-@dataclass(slots=True)
-class RepetitionPenalty:
-    """Divides the positive and multiplies the negative logits of all tokens seen so far, the prompt's included."""
-
-    penalty: float
-    keeps_argmax: bool = False
-    _seen: set[int] = field(default_factory=set)
-    _read: int = 0
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        self._seen.update(context.tokens[self._read :])
-        self._read = len(context.tokens)
-        ids = np.fromiter(self._seen.union(context.path), np.int64)
-        logits, penalty = candidates.logits[ids], np.float32(self.penalty)
-        candidates.logits[ids] = np.where(logits > 0, logits / penalty, logits * penalty)
-        return candidates
-
-
-@dataclass(slots=True)
-class Temperature:
-    """Divides the distances from the largest logit."""
-
-    temperature: float
-    keeps_argmax: bool = True
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        logits = candidates.logits
-        logits -= logits.max()
-        logits /= np.float32(self.temperature)
-        return candidates
-
-
-@dataclass(slots=True)
-class TopK:
-    """Keeps the k largest; of equal ones the lowest ids."""
-
-    k: int
-    keeps_argmax: bool = True
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        if self.k >= len(candidates.ids):
-            return candidates
-        return candidates.keep(largest(candidates.logits, self.k))
-
-
-@dataclass(slots=True)
-class TopP:
-    """Keeps the most probable tokens until together they reach p; the one that crosses it stays."""
-
-    p: float
-    keeps_argmax: bool = True
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        logits = candidates.logits
-        target = self.p * float(np.exp(logits - logits.max()).sum(dtype=np.float64))
-        for looked_at in (256, 8192, len(logits)):  # most often a few tokens hold the mass
-            best = np.sort(logits[largest(logits, looked_at)])[::-1]
-            mass = np.cumsum(np.exp(best - best[0]), dtype=np.float64)
-            if mass[-1] >= target:
-                return candidates.keep(largest(logits, int(np.searchsorted(mass, target)) + 1))
-        return candidates  # p is 1 but for rounding
-
-
-@dataclass(slots=True)
-class MinP:
-    """Keeps tokens at least `p` times as probable as the most probable one."""
-
-    p: float
-    keeps_argmax: bool = True
-
-    def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        logits = candidates.logits
-        return candidates.keep(logits >= logits.max() + np.float32(np.log(self.p)))
-
-
-def stages_of(sampling: Sampling, end_ids: tuple[int, ...]) -> list[LogitStage]:
-    """The stages a request asks for. `end_ids`: the tokens that would end it."""
-    stages: list[LogitStage] = []
+def rules_of(sampling: Sampling, end_ids: tuple[int, ...], tokenizer: VocabularyBytes | None) -> list[LogitStage]:
+    """What the request allows and forbids. `end_ids`: the tokens that would end it."""
+    ends, rules = id_array(end_ids), list[LogitStage]()
+    if sampling.allowed_token_ids:
+        rules.append(AllowedIds(id_array(sampling.allowed_token_ids)))
+    if sampling.banned_token_ids:
+        rules.append(BannedIds(id_array(sampling.banned_token_ids)))
     if sampling.min_tokens > 0 and end_ids:
-        stages.append(BanUntil(end_ids, sampling.min_tokens))
-    if sampling.repetition_penalty != 1.0:
-        stages.append(RepetitionPenalty(sampling.repetition_penalty))
-    if sampling.top_k > 0:
-        stages.append(TopK(sampling.top_k))
-    if sampling.temperature != 1.0:
-        stages.append(Temperature(max(sampling.temperature, GREEDY_BELOW)))
-    if sampling.top_p < 1.0:
-        stages.append(TopP(sampling.top_p))
-    if sampling.min_p > 0.0:
-        stages.append(MinP(sampling.min_p))
+        rules.append(NoEndBefore(ends, sampling.min_tokens))
+    if sampling.allowed_strings or sampling.banned_strings:
+        assert tokenizer is not None, "a request without text was checked for rules about it"
+        texts = TokenTexts.of(tokenizer, sampling.skip_special_tokens)
+        if sampling.allowed_strings:
+            rules.append(AllowedStrings(sampling.allowed_strings, texts, ends))
+        if sampling.banned_strings:
+            silent = ends[:0] if sampling.include_stop else ends
+            rules.append(BannedStrings(sampling.banned_strings, texts, silent))
+    if sampling.logit_bias:
+        ids, biases = zip(*sorted(sampling.logit_bias), strict=True)
+        rules.append(LogitBias(np.array(ids, np.int32), np.array(biases, np.float32)))
+    return rules
+
+
+def stages_of(sampling: Sampling, sample: int, tokenizer: VocabularyBytes | None) -> list[LogitStage]:
+    """The stages that can change what is chosen, in their order.
+
+    A temperature of 0 and a top-k of 1 leave one token, so nothing that stands behind them counts.
+    """
+    generated = TokenCounts(with_prompt=False)
+    s = sampling
+    make: dict[str, Callable[[], LogitStage]] = {
+        "repetition_penalty": lambda: RepetitionPenalty(s.repetition_penalty),
+        "presence_penalty": lambda: PresencePenalty(s.presence_penalty, generated),
+        "frequency_penalty": lambda: FrequencyPenalty(s.frequency_penalty, generated),
+        "dry": lambda: Dry(
+            s.dry_multiplier,
+            s.dry_base,
+            s.dry_allowed_length,
+            s.dry_sequence_breakers,
+            s.dry_penalty_last_n,
+            tokenizer,
+        ),
+        "top_n_sigma": lambda: TopNSigma(s.top_n_sigma),
+        "top_k": lambda: TopK(s.top_k),
+        "temperature": lambda: Temperature(max(s.temperature, GREEDY_BELOW)),
+        "typical_p": lambda: TypicalP(s.typical_p),
+        "top_p": lambda: TopP(s.top_p),
+        "min_p": lambda: MinP(s.min_p),
+        "xtc": lambda: Xtc(s.xtc_probability, s.xtc_threshold, s.seed, sample),
+    }
+    stages, one_left = list[LogitStage](), one_is_left_by(sampling)
+    for name in sampling.stages:
+        if name == one_left:
+            break
+        if name in sampling.wanted_stages:
+            stages.append(make[name]())
+    while one_left and stages and stages[-1].keeps_argmax:
+        stages.pop()
     return stages
+
+
+def one_is_left_by(sampling: Sampling) -> str | None:
+    """The first stage that leaves the largest logit alone, if there is one: then decoding is greedy."""
+    alone = {"temperature": sampling.temperature < GREEDY_BELOW, "top_k": sampling.top_k == 1}
+    return next((name for name in sampling.stages if alone.get(name)), None)

@@ -1,0 +1,144 @@
+"""Stages that keep the candidates most worth choosing, and the temperature. Of equal ones the lowest ids stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from vivace.sampling.keyed import XTC, uniform
+from vivace.sampling.select import descending, largest
+from vivace.slots.logits import Candidates, Context, Float32
+
+GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
+
+
+@dataclass(slots=True)
+class Temperature:
+    """Divides the distances from the largest logit."""
+
+    temperature: float
+    name: str = "temperature"
+    keeps_argmax: bool = True
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        logits = candidates.logits
+        logits -= logits.max()
+        logits /= np.float32(self.temperature)
+        return candidates
+
+
+@dataclass(slots=True)
+class TopK:
+    """Keeps the k largest."""
+
+    k: int
+    name: str = "top_k"
+    keeps_argmax: bool = True
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if self.k >= len(candidates.ids):
+            return candidates
+        return candidates.keep(largest(candidates.logits, self.k))
+
+
+@dataclass(slots=True)
+class TopP:
+    """Keeps the most probable tokens until together they reach p; the one that crosses it stays."""
+
+    p: float
+    name: str = "top_p"
+    keeps_argmax: bool = True
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        logits = candidates.logits
+        return _reach(candidates, self.p, logits, _weights(logits))
+
+
+@dataclass(slots=True)
+class TypicalP:
+    """Keeps the tokens whose surprise is nearest to the expected one, until together they reach p.
+
+    The most probable token may go.
+    """
+
+    p: float
+    name: str = "typical_p"
+    keeps_argmax: bool = False
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        weights = _weights(candidates.logits)
+        total = float(weights.sum(dtype=np.float64))
+        possible = weights > 0
+        surprise = np.full(len(weights), np.inf, np.float32)
+        surprise[possible] = np.float32(np.log(total)) - np.log(weights[possible])
+        expected = float((weights[possible] * surprise[possible]).sum(dtype=np.float64)) / total
+        return _reach(candidates, self.p, -np.abs(surprise - np.float32(expected)), weights)
+
+
+@dataclass(slots=True)
+class MinP:
+    """Keeps tokens at least `p` times as probable as the most probable one."""
+
+    p: float
+    name: str = "min_p"
+    keeps_argmax: bool = True
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        logits = candidates.logits
+        return candidates.keep(logits >= logits.max() + np.float32(np.log(self.p)))
+
+
+@dataclass(slots=True)
+class TopNSigma:
+    """Keeps logits at most n standard deviations (of the possible tokens' logits) below the largest."""
+
+    n: float
+    name: str = "top_n_sigma"
+    keeps_argmax: bool = True
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        logits = candidates.logits
+        possible = logits[np.isfinite(logits)].astype(np.float64)
+        return candidates.keep(logits >= np.float32(possible.max() - self.n * possible.std()))
+
+
+@dataclass(slots=True)
+class Xtc:
+    """Excludes top choices: with a probability, drops all tokens of at least `threshold` but the least probable one."""
+
+    probability: float
+    threshold: float
+    seed: int
+    sample: int
+    name: str = "xtc"
+    keeps_argmax: bool = False
+
+    def apply(self, candidates: Candidates, context: Context) -> Candidates:
+        if uniform(self.seed, self.sample, context.position, XTC) >= self.probability:
+            return candidates
+        weights = _weights(candidates.logits)
+        total = float(weights.sum(dtype=np.float64))
+        top = np.flatnonzero(weights >= self.threshold * total)
+        if len(top) < 2:
+            return candidates
+        keep = np.ones(len(weights), np.bool_)
+        keep[descending(weights, top)[:-1]] = False
+        return candidates.keep(keep)
+
+
+def _weights(logits: Float32) -> Float32:
+    """Probabilities, but for a factor."""
+    weights: Float32 = np.exp(logits - logits.max())
+    return weights
+
+
+def _reach(candidates: Candidates, p: float, rank: Float32, weights: Float32) -> Candidates:
+    """Those of highest rank whose weights together first reach a share of p."""
+    target = p * float(weights.sum(dtype=np.float64))
+    for looked_at in (256, 8192, len(rank)):  # most often a few tokens hold the mass
+        index = descending(rank, largest(rank, looked_at))
+        mass = np.cumsum(weights[index], dtype=np.float64)
+        if mass[-1] >= target:
+            return candidates.keep(np.sort(index[: int(np.searchsorted(mass, target)) + 1]))
+    return candidates  # p is 1 but for rounding
