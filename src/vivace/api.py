@@ -171,7 +171,8 @@ class LLM:
     def stream(self, prompts: Prompt | Seq[Prompt], **options: Any) -> Iterator[Piece]:
         """Yield tokens as they come and text as it becomes certain.
 
-        `Piece.index` says of which completion, in the order of `generate`. The pieces of a completion add up to what `generate` returns. Abandoning the iterator cancels the rest.
+        `Piece.index` says of which completion, in the order of `generate`. The pieces of a completion add up to what
+        `generate` returns. Abandoning the iterator cancels the rest.
         """
         return self._stream(self._requests(prompts, options))
 

@@ -159,9 +159,51 @@ def test_end_of_text_is_ignored_on_request():
     assert (done.finish_reason, done.generated) == ("length", [*b"Hi!", 257, 0, 0])
 
 
-def test_no_end_before_min_tokens():
-    done = say("Hi!", min_tokens=5, skip_special_tokens=False)
-    assert 257 not in done.generated[:5] and len(done.generated) >= 5
+@pytest.mark.parametrize("min_tokens", range(6))
+def test_nothing_ends_before_min_tokens(min_tokens):
+    """Tokens are counted from the first generated one; the one that ends the text comes after them."""
+    done = say("Hi!", min_tokens=min_tokens)
+    if min_tokens <= 3:
+        assert (done.text, done.generated) == ("Hi!", [*b"Hi!", 257])
+    else:  # the end is banned where the script has it, and then comes token 0 up to max_tokens
+        assert done.finish_reason == "length" and 257 not in done.generated
+    done = say("Hi!", min_tokens=min_tokens, stop_token_ids=(ord("!"),))
+    assert (len(done.generated) == 3) == (min_tokens <= 2)
+    done = say("a.b.c.", min_tokens=min_tokens, stop=(".",))
+    assert done.text == ("a" if min_tokens <= 1 else "a.b" if min_tokens <= 3 else "a.b.c")
+
+
+def test_every_end_token_ends_the_text():
+    """The model's own, the tokenizer's and the request's."""
+    for end, reason in ((5, "stop"), (257, "stop"), (9, "stop"), (6, "length")):
+        engine = forced([65, 66, end, 67], eos_ids=(5, 7))
+        (done,) = generate(engine, Request([1, 2, 3], Sampling(max_tokens=4, stop_token_ids=(9,))))
+        assert done.finish_reason == reason and len(done.generated) == (3 if reason == "stop" else 4)
+        ignoring = Request([1, 2, 3], Sampling(max_tokens=4, stop_token_ids=(9,), ignore_eos=True))
+        (done,) = generate(forced([65, 66, end, 67], eos_ids=(5, 7)), ignoring)
+        assert done.finish_reason == ("stop" if end == 9 else "length")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-9, 1e-6, 2e-5])
+@pytest.mark.parametrize(
+    "shape", [{}, {"top_p": 1e-9}, {"top_p": 0.9}, {"top_k": 3}, {"min_p": 1.0}, {"typical_p": 1e-9}]
+)
+def test_no_temperature_is_too_small(temperature, shape):
+    request = Request([4, 2], Sampling(max_tokens=10, temperature=temperature, seed=3, **shape))
+    assert (
+        generate(engine_of(), request)[0].generated
+        == generate(engine_of(), Request([4, 2], Sampling(max_tokens=10)))[0].generated
+    )
+
+
+def test_seeds_count_for_each_request_and_sample():
+    asked = [Request([4, 2], Sampling(max_tokens=10, temperature=1.0, seed=seed)) for seed in (1, 2, -1)]
+    engine = engine_of()
+    handles = [handle for request in asked for handle in engine.add(request, 4)]
+    finish(engine)
+    assert len({tuple(handle.generated) for handle in handles}) == 12
+    again = [generate(engine_of(), request, samples=4) for request in reversed(asked)]
+    assert [h.generated for group in reversed(again) for h in group] == [h.generated for h in handles]
 
 
 def test_stop_token_ids():

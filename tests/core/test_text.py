@@ -23,10 +23,10 @@ class Bytes:
         return self.pieces[token]
 
 
-def by_definition(data: bytes, stops: list[str], include_stop: bool) -> tuple[str, str | None]:
-    """The whole text and the stop string that ended it, found the slow way."""
+def by_definition(data: bytes, stops: list[str], include_stop: bool, early: int = 0) -> tuple[str, str | None]:
+    """The whole text and the stop string that ended it, found the slow way; none ends in the first `early` letters."""
     text = data.decode(errors="replace")
-    for end in range(1, len(text) + 1):
+    for end in range(early + 1, len(text) + 1):
         ending = [stop for stop in stops if text[:end].endswith(stop)]
         if ending:
             longest = max(ending, key=len)
@@ -66,6 +66,19 @@ def test_streamed_is_unstreamed_is_the_definition(
     assert ("".join(whole), stopped_whole) == ("".join(pieces), stopped)
 
 
+@given(TEXTS, STOPS, st.booleans(), st.lists(st.integers(0, 200), max_size=30), st.integers(0, 12))
+@example("aaab", ["aa", "aab"], False, [1, 2, 3], 2)
+@example("ab", ["ab"], False, [1], 1)
+def test_no_stop_string_ends_within_the_first_tokens(
+    text: str, stops: list[str], include_stop: bool, borders: list[int], min_tokens: int
+) -> None:
+    pieces = cut(text.encode(), borders)
+    made = TextStream(Bytes(pieces), stops, include_stop, min_tokens=min_tokens)
+    shown = "".join([*(made.push(token) for token in range(len(pieces))), made.finish()])
+    early = len(b"".join(pieces[:min_tokens]).decode(errors="ignore"))  # a character comes with its last byte
+    assert (shown, made.stopped) == by_definition(text.encode(), stops, include_stop, early)
+
+
 @given(TEXTS, STOPS, st.lists(st.integers(0, 200), max_size=30))
 def test_only_what_is_uncertain_is_held_back(text: str, stops: list[str], borders: list[int]) -> None:
     """After each token, the text withheld is the longest one that a stop string may begin with."""
@@ -98,6 +111,14 @@ def test_text_that_might_stop_is_released_when_it_does_not() -> None:
 def test_a_stop_string_may_end_inside_a_token() -> None:
     assert stream([b"x#", b"##y", b"z"], ["###"]) == (["x", "", "", ""], "###")
     assert stream([b"x#", b"##y", b"z"], ["###"], include_stop=True) == (["x", "###", "", ""], "###")
+
+
+def test_a_stop_string_that_came_too_early_is_not_held_back() -> None:
+    made = TextStream(Bytes([b"x##", b"#", b"#!"]), ["###"], min_tokens=2)
+    assert [made.push(0), made.push(1), made.push(2), made.finish()] == ["x", "#", "", ""]
+    assert made.stopped == "###"
+    made = TextStream(Bytes([b"END", b"."]), ["END"], min_tokens=1)
+    assert [made.push(0), made.push(1), made.finish()] == ["END", ".", ""]
 
 
 def test_the_earliest_end_wins_and_then_the_longest() -> None:
