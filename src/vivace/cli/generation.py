@@ -68,7 +68,7 @@ SAMPLING: dict[str, tuple[Any, Any, str]] = {
     "dry-base": (number(1), 1.75, "the penalty grows by this factor with each token repeated"),
     "dry-allowed-length": (whole(1), 2, "tokens from which a repetition is penalised"),
     "dry-penalty-last-n": (whole(-1), -1, "tokens in which repetitions are sought; -1 for all"),
-    "stages": (_stages, "", "the order in which all this is done, as names of `generate` with commas"),
+    "stages": (_stages, None, "the order in which all this is done, as names of `generate` with commas"),
 }
 # Options that may be given several times: how to read a value, its name, what it is.
 REPEATED: dict[str, tuple[Any, str, str]] = {
@@ -122,7 +122,7 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
     options = {}
     for name in (*SAMPLING, *REPEATED):
         value = getattr(args, name.replace("-", "_"))
-        if value not in ("", []):
+        if value not in (None, []):
             options[_OPTION.get(name, name.replace("-", "_"))] = value
     if args.stages:
         options["stages"] = _split(args.stages)

@@ -11,6 +11,7 @@ from vivace.sampling.select import descending, largest
 from vivace.slots.logits import Candidates, Context, Float32
 
 GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
+_NOTHING = np.float32(-1e3)  # a logit so far below the largest has a probability of 0
 
 
 @dataclass(slots=True)
@@ -67,13 +68,12 @@ class TypicalP:
     keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        weights = _weights(candidates.logits)
+        logits = candidates.logits
+        below = np.maximum(logits - logits.max(), _NOTHING)  # finite, so that 0 times it is 0
+        weights = np.exp(below)
         total = float(weights.sum(dtype=np.float64))
-        possible = weights > 0
-        surprise = np.full(len(weights), np.inf, np.float32)
-        surprise[possible] = np.float32(np.log(total)) - np.log(weights[possible])
-        expected = float((weights[possible] * surprise[possible]).sum(dtype=np.float64)) / total
-        return _reach(candidates, self.p, -np.abs(surprise - np.float32(expected)), weights)
+        expected = float((weights * below).sum(dtype=np.float64)) / total
+        return _reach(candidates, self.p, -np.abs(below - np.float32(expected)), weights)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class MinP:
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
-        return candidates.keep(logits >= logits.max() + np.float32(np.log(self.p)))
+        return candidates.keep(np.flatnonzero(logits >= logits.max() + np.float32(np.log(self.p))))
 
 
 @dataclass(slots=True)
@@ -99,8 +99,10 @@ class TopNSigma:
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
-        possible = logits[np.isfinite(logits)].astype(np.float64)
-        return candidates.keep(logits >= np.float32(possible.max() - self.n * possible.std()))
+        possible = logits[logits > -np.inf] if logits.min() == -np.inf else logits
+        distances = possible - np.float32(possible.mean(dtype=np.float64))
+        sigma = np.sqrt(np.square(distances).mean(dtype=np.float64))
+        return candidates.keep(np.flatnonzero(logits >= logits.max() - np.float32(self.n * sigma)))
 
 
 @dataclass(slots=True)
@@ -120,11 +122,8 @@ class Xtc:
         weights = _weights(candidates.logits)
         total = float(weights.sum(dtype=np.float64))
         top = np.flatnonzero(weights >= self.threshold * total)
-        if len(top) < 2:
-            return candidates
-        keep = np.ones(len(weights), np.bool_)
-        keep[descending(weights, top)[:-1]] = False
-        return candidates.keep(keep)
+        candidates.logits[descending(weights, top)[:-1]] = -np.inf
+        return candidates
 
 
 def _weights(logits: Float32) -> Float32:
