@@ -155,6 +155,26 @@ def test_a_failed_request_raises_and_hands_over_the_others():
         ({"n": 0}, "n must be an integer of at least 1"),
         ({"logprobs": -1}, "logprobs must"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens 9 is more than max_tokens 8"),
+        ({"typical_p": 0}, "typical_p must be a number above 0"),
+        ({"xtc_threshold": 0}, "xtc_threshold must"),
+        ({"presence_penalty": float("inf")}, "presence_penalty must be a number from -100 to 100"),
+        ({"dry_base": 0.5}, "dry_base must"),
+        ({"dry_allowed_length": 0}, "dry_allowed_length must"),
+        ({"dry_penalty_last_n": -2}, "dry_penalty_last_n must"),
+        ({"logit_bias": [1, 2]}, "logit_bias has 2 values for 1 prompts"),
+        ({"logit_bias": {"a": 1.0}}, r"logit_bias must be \{token id: number"),
+        ({"logit_bias": {1: float("nan")}}, r"logit_bias must be \{token id: number"),
+        ({"logit_bias": {258: 1.0}}, "token id 258 is outside the vocabulary"),
+        ({"allowed_token_ids": []}, "allowed_token_ids must be None or not empty"),
+        ({"allowed_strings": []}, "allowed_strings must be None or not empty"),
+        ({"banned_strings": ["a\ufffd"]}, "banned_strings must be text without U"),
+        ({"banned_strings": ["\ud800"]}, "banned_strings must be text without lone surrogates"),
+        ({"stages": ["top_k", "temprature"]}, "there is no 'temprature', did you mean 'temperature'"),
+        ({"stages": ["top_k", "top_k"]}, "each once"),
+        ({"stages": ["temperature"], "top_k": 3}, "stages leaves out 'top_k', which the request asks for"),
+        ({"allowed_strings": ["a"], "stop": "b"}, "leave out stop"),
+        ({"allowed_strings": ["a"], "min_tokens": 1}, "leave out min_tokens"),
+        ({"allowed_strings": ["a"], "banned_strings": ["b"]}, "leave out banned_strings"),
         ({"temperature": [0.0, 1.0]}, "temperature has 2 values for 1 prompts"),
         ({"max_tokens": 1000}, "3 more than the context of 1000"),
     ],
@@ -203,6 +223,22 @@ def test_stop_values():
     assert options_for(2, {"stop": ["a", "b"]})[1].sampling.stop == ("a", "b")
     assert options_for(2, {"stop": [["a"], ["b", "c"]]})[1].sampling.stop == ("b", "c")
     assert options_for(1, {"stop_token_ids": [5, 6]})[0].sampling.stop_token_ids == (5, 6)
+
+
+def test_rules_and_stages_may_differ_by_prompt(llm):
+    strings, ids = [["yes", "no"], None, ["maybe"]], [None, [*b"ab"], None]
+    outs = llm.generate(
+        ["a", "b", "c"],
+        max_tokens=8,
+        allowed_strings=strings,
+        allowed_token_ids=ids,
+        logit_bias=[{}, {98: 50.0}, None],
+        stages=[None, ["temperature", "xtc"], None],
+    )
+    assert outs[0].text in ("yes", "no") and outs[1].text == "b" * 8 and outs[2].text == "maybe"
+    (one,) = options_for(1, {"stages": ["temperature"], "logit_bias": {3: -1}, "banned_strings": "x"})
+    assert one.sampling.stages == ("temperature",) and one.sampling.logit_bias == ((3, -1.0),)
+    assert one.sampling.banned_strings == ("x",)
 
 
 def test_every_option_has_the_default_of_the_sampling():
