@@ -162,7 +162,8 @@ def test_only_what_is_looked_at_is_found():
     chooser = Chooser(Sampling(temperature=1.0, top_k=2, logprobs=2), 0, ())
     assert chooser.top == 2
     assert chooser.choose(logits, context(), stats).logprobs == {7: 2 - 2.3, 3: 1 - 2.3}
-    assert Chooser(Sampling(temperature=1.0, top_k=2, repetition_penalty=1.1), 0, ()).top == 0
+    for first in ({"repetition_penalty": 1.1}, {"banned_token_ids": (7,)}, {"stages": ("temperature", "top_k")}):
+        assert Chooser(Sampling(temperature=0.9, top_k=2, **first), 0, ()).top == 0
     assert Chooser(Sampling(top_k=2), 0, ()).top == Chooser(Sampling(temperature=1.0, top_p=0.9), 0, ()).top == 0
     assert Chooser(Sampling(logprobs=4), 0, ()).top == 4
 

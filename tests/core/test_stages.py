@@ -7,7 +7,7 @@ from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vivace.core.request import STAGES, Sampling
@@ -173,6 +173,13 @@ def test_presence_and_frequency_penalty_count_generated_tokens(row: Row, at: Con
     near(run(FrequencyPenalty(penalty, TokenCounts(with_prompt=False)), row, at), each)
 
 
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
+def test_whether_the_prompt_counts(name: str) -> None:
+    logits, chooser = np.array([5.0, 4.0], np.float32), Chooser(Sampling(**{name: 2.0}), 0, ())
+    assert chooser.choose(logits, Context([0], 1)).token == (name == "repetition_penalty")
+    assert chooser.choose(logits, Context([0, 0], 1)).token == 1
+
+
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)
 
 
@@ -220,6 +227,8 @@ def breaking(tokens: list[int], breakers: tuple[str, ...]) -> list[bool]:
     st.sampled_from([-1, 0, 1, 2, 10]),
     st.integers(1, 4),
 )
+@example(Context([0, 6, 3, 1, 0, 6], 1), ("ba",), -1, 1)  # the same token breaks here, but not there
+@example(Context([1, 0, 6, 3, 2, 0, 6], 1), ("ba",), -1, 1)
 def test_dry(at: Context, breakers: tuple[str, ...], last_n: int, allowed: int) -> None:
     tokens = [*at.tokens, *at.path]
     start = 0 if last_n < 0 else max(0, len(tokens) - last_n)
@@ -235,7 +244,7 @@ def test_dry(at: Context, breakers: tuple[str, ...], last_n: int, allowed: int) 
             longest[token] = max(longest[token], n)
     for token, n in longest.items():
         if n >= allowed:
-            expected[token] -= 0.8 * 1.75 ** (n - allowed)
+            expected[token] -= min(0.8 * 1.75 ** (n - allowed), 1e4)
     stage = Dry(0.8, 1.75, allowed, breakers, last_n, Pieces())
     near(run(stage, dict.fromkeys(range(8), 1.0), at), expected)
     some = dict.fromkeys((2, 3, 7), 1.0)

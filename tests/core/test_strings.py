@@ -46,16 +46,13 @@ def left(stage, tokens: list[int], ids=range(VOCAB)) -> list[int]:
     return row.ids[row.logits > 0].tolist()
 
 
-@given(st.binary(max_size=6) | st.lists(st.sampled_from(PIECES), max_size=3).map(b"".join))
+@given((st.binary(max_size=6) | st.lists(st.sampled_from(PIECES), max_size=3).map(b"".join)).filter(bool))
 def test_tokens_found_by_their_text(text: bytes) -> None:
     pieces = [b"" if i == END else piece for i, piece in enumerate(PIECES)]
     assert [TEXTS[i] for i in range(VOCAB + 1)] == [*pieces, b""]
-    if text:
-        assert TEXTS.containing(text).tolist() == [i for i, piece in enumerate(pieces) if text in piece]
+    assert TEXTS.containing(text).tolist() == [i for i, piece in enumerate(pieces) if text in piece]
     assert TEXTS.beginning_with(text).tolist() == [i for i, piece in enumerate(pieces) if piece.startswith(text)]
-    if text:
-        expected = [i for i, piece in enumerate(pieces) if piece and text.startswith(piece)]
-        assert TEXTS.beginnings_of(text).tolist() == expected
+    assert TEXTS.beginnings_of(text).tolist() == [i for i, p in enumerate(pieces) if p and text.startswith(p)]
 
 
 def test_texts_are_kept_as_long_as_their_tokenizer() -> None:
@@ -143,6 +140,14 @@ def test_a_text_holds_no_banned_string(ends: dict[str, bool]) -> None:
         assert done.error is None and not [string for string in banned if string in done.text]
         occurred += any(string in free.text for string in banned)
     assert occurred > 12
+
+
+def test_the_text_of_an_end_token_counts_only_where_it_shows() -> None:
+    for include_stop, generated in ((False, [0, END]), (True, [0, 0])):
+        options = {"max_tokens": 2, "include_stop": include_stop, "skip_special_tokens": False}
+        request = asking(0, temperature=0.0, banned_strings=("nd",), **options)
+        (done,) = generate(engine_of(forced_brain([0, END], 2, VOCAB)), request)
+        assert done.generated == generated
 
 
 def test_banned_strings_do_not_look_at_the_prompt() -> None:

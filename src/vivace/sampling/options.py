@@ -224,9 +224,8 @@ def _options(values: dict[str, Any]) -> PromptOptions:
     sampling = Sampling(**checked)
     if sampling.min_tokens > sampling.max_tokens:
         raise ValueError(f"min_tokens {sampling.min_tokens} is more than max_tokens {sampling.max_tokens}")
-    for name in STAGES:
-        if name in sampling.wanted_stages and name not in sampling.stages:
-            raise ValueError(f"stages leaves out '{name}', which the request asks for")
+    for name in sorted(sampling.wanted_stages.difference(sampling.stages)):
+        raise ValueError(f"stages leaves out '{name}', which the request asks for")
     if sampling.allowed_strings:
         for name in ("stop", "min_tokens", "banned_strings"):
             if getattr(sampling, name):

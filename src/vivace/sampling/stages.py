@@ -73,11 +73,11 @@ def stages_of(sampling: Sampling, sample: int, tokenizer: VocabularyBytes | None
         "min_p": lambda: MinP(s.min_p),
         "xtc": lambda: Xtc(s.xtc_probability, s.xtc_threshold, s.seed, sample),
     }
-    stages, one_left = list[LogitStage](), one_is_left_by(sampling)
+    stages, wanted, one_left = list[LogitStage](), sampling.wanted_stages, one_is_left_by(sampling)
     for name in sampling.stages:
         if name == one_left:
             break
-        if name in sampling.wanted_stages:
+        if name in wanted:
             stages.append(make[name]())
     while one_left and stages and stages[-1].keeps_argmax:
         stages.pop()

@@ -19,9 +19,10 @@ class BannedStrings(Trail):
 
     def __init__(self, strings: Iterable[str], texts: TokenTexts, silent: Int32) -> None:
         super().__init__(with_prompt=False)
-        self._strings = [string.encode() for string in strings]
+        patterns = [string.encode() for string in strings]
         self._texts, self._silent = texts, silent
-        self._states: list[Node[bytes]] = [automaton(self._strings)]
+        self._within = [texts.containing(pattern) for pattern in patterns]
+        self._states: list[Node[bytes]] = [automaton(patterns)]
         self._completing: dict[Node[bytes], Int32] = {}
 
     def extend(self, token: int) -> None:
@@ -44,7 +45,7 @@ class BannedStrings(Trail):
 
     def _found(self, state: Node[bytes]) -> Int32:
         """The tokens that complete a string begun at any byte of the text so far, or within themselves."""
-        found = [self._texts.containing(string) for string in self._strings]
+        found = list(self._within)
         for suffix in state.suffixes():
             found += [self._texts.beginning_with(ending) for ending in suffix.endings() if ending]
         return np.setdiff1d(np.concatenate(found), self._silent)

@@ -6,7 +6,6 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vivace.slots.logits import Int32
 
@@ -27,6 +26,10 @@ class TokenTexts:
         self._bytes = np.frombuffer(b"".join(pieces), np.uint8)
         self._lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
         self._starts = np.cumsum(self._lengths) - self._lengths
+        some = np.flatnonzero(self._lengths)
+        first = self._bytes[self._starts[some]]
+        order = np.argsort(first, kind="stable")
+        self._by_first_byte = np.split(some[order], np.searchsorted(first[order], np.arange(1, 256)))
 
     @staticmethod
     def of(tokenizer: VocabularyBytes, skip_special: bool) -> TokenTexts:
@@ -45,29 +48,29 @@ class TokenTexts:
         return self._bytes[start : start + int(self._lengths[token])].tobytes()
 
     def beginning_with(self, text: bytes) -> Int32:
-        """Tokens that begin with `text`."""
-        ids = np.flatnonzero(self._lengths >= len(text))
+        """Tokens that begin with `text`, which is not empty."""
+        ids = self._by_first_byte[text[0]]
+        ids = ids[self._lengths[ids] >= len(text)]
         for i, byte in enumerate(text):
             ids = ids[self._bytes[self._starts[ids] + i] == byte]
         return ids.astype(np.int32)
 
     def beginnings_of(self, text: bytes) -> Int32:
-        """Tokens, none of them empty, that `text` begins with."""
-        ids = np.flatnonzero((self._lengths > 0) & (self._lengths <= len(text)))
-        done = []
+        """Tokens that `text`, which is not empty, begins with; no empty ones."""
+        ids, whole = self._by_first_byte[text[0]], []
         for i, byte in enumerate(text):
             ids = ids[self._bytes[self._starts[ids] + i] == byte]
-            whole = self._lengths[ids] == i + 1
-            done.append(ids[whole])
-            ids = ids[~whole]
+            ends_here = self._lengths[ids] == i + 1
+            whole.append(ids[ends_here])
+            ids = ids[~ends_here]
             if not len(ids):
                 break
-        return np.sort(np.concatenate(done)).astype(np.int32)
+        return np.sort(np.concatenate(whole)).astype(np.int32)
 
     def containing(self, text: bytes) -> Int32:
-        """Tokens that have `text` in them."""
-        at: NDArray[np.int64] = np.arange(len(self._bytes) - len(text) + 1)
-        for i, byte in enumerate(text):
+        """Tokens that have `text`, which is not empty, in them."""
+        at = np.flatnonzero(self._bytes[: max(len(self._bytes) - len(text) + 1, 0)] == text[0])
+        for i, byte in enumerate(text[1:], start=1):
             at = at[self._bytes[at + i] == byte]
         tokens = np.searchsorted(self._starts, at, side="right") - 1  # of empty ones with the same start, the last
         inside = at + len(text) <= self._starts[tokens] + self._lengths[tokens]
