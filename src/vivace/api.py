@@ -143,7 +143,7 @@ class LLM:
     def generate(self, prompts: Prompt | Seq[Prompt], **options: Any) -> list[Completion]:
         """Complete each prompt (text or token ids); `n` > 1 gives the completions of a prompt beside each other.
 
-        Options, each one value or a list with one per prompt (`help(vivace.core.request.Sampling)` has the defaults):
+        Options, each one value or a list with one per prompt (`vivace.Sampling` has the defaults):
 
         - length and end: max_tokens, min_tokens, stop, stop_token_ids, include_stop, ignore_eos
         - the choice of a token: temperature, top_k, top_p, min_p, typical_p, top_n_sigma, xtc_probability,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, example, given
@@ -13,6 +15,7 @@ from toy_decoders import TreeSpeculative
 from vivace.core.batch import Sequence
 from vivace.core.engine import Engine, RequestError
 from vivace.core.request import Request, Sampling
+from vivace.model.load import load_checkpoint
 from vivace.sampling.strings import AllowedStrings, BannedStrings
 from vivace.sampling.token_texts import TokenTexts
 from vivace.slots.logits import Candidates, Context
@@ -107,6 +110,31 @@ def test_a_rule_that_went_back_says_what_a_new_one_says(kind, seed: int) -> None
         fresh = Candidates(row.ids, row.logits.copy())
         found, expected = stage.apply(row, at), make().apply(fresh, at)
         assert found.ids.tolist() == expected.ids.tolist() and found.logits.tolist() == expected.logits.tolist()
+
+
+@pytest.mark.models
+def test_rules_about_text_with_the_tokens_of_a_real_model(smollm2: Path) -> None:
+    tokenizer = load_checkpoint(smollm2).tokenizer
+    vocab, ends = tokenizer.vocab_size, np.array(sorted(tokenizer.eos_ids), np.int32)
+    pieces = [tokenizer.token_bytes(token, skip_special=True) for token in range(vocab)]
+    strings = [" the", "t a", "\n\n", "日本", " elaborate testament"]
+    for text in ("I think of th", "an elaborate testa", "x \n", "日", "stop"):
+        tokens = tokenizer.encode(text, False)
+        said = b"".join(pieces[token] for token in tokens)
+        found = {}
+        for stage in (
+            BannedStrings(strings, TokenTexts.of(tokenizer, True), ends),
+            AllowedStrings([text, *(text + string for string in strings)], TokenTexts.of(tokenizer, True), ends),
+        ):
+            row = Candidates(np.arange(vocab, dtype=np.int32), np.ones(vocab, np.float32))
+            row = stage.apply(row, Context([0, *tokens], 1))
+            found[stage.name] = row.ids[row.logits > 0].tolist()
+        wanted = [string.encode() for string in strings]
+        holds = [any(string in said + piece for string in wanted) for piece in pieces]
+        assert found["banned_strings"] == [i for i in range(vocab) if not holds[i] or i in ends]
+        goes_on = [bool(piece) and any(string.startswith(piece) for string in wanted) for piece in pieces]
+        assert found["allowed_strings"] == [i for i in range(vocab) if goes_on[i] or i in ends]
+        assert any(holds)
 
 
 # With an engine

@@ -68,12 +68,13 @@ class TypicalP:
     keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        logits = candidates.logits
-        below = np.maximum(logits - logits.max(), _NOTHING)  # finite, so that 0 times it is 0
-        weights = np.exp(below)
-        total = float(weights.sum(dtype=np.float64))
-        expected = float((weights * below).sum(dtype=np.float64)) / total
-        return _reach(candidates, self.p, -np.abs(below - np.float32(expected)), weights)
+        distance = candidates.logits - candidates.logits.max()  # log-probability, but for a constant
+        np.maximum(distance, _NOTHING, out=distance)  # finite, so that 0 times it is 0
+        weights = np.exp(distance)
+        expected = (weights * distance).sum(dtype=np.float64) / weights.sum(dtype=np.float64)
+        distance -= np.float32(expected)
+        np.abs(distance, out=distance)
+        return _reach(candidates, self.p, np.negative(distance, out=distance), weights)
 
 
 @dataclass(slots=True)
