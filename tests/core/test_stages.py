@@ -142,6 +142,15 @@ def test_stages_that_say_so_keep_the_argmax(stage: LogitStage, row: Row) -> None
     assert max(left, key=lambda i: (left[i], -i)) == max(row, key=lambda i: (row[i], -i))
 
 
+@given(st.sets(st.integers(0, 9)), st.lists(st.integers(0, 9), unique=True))
+@example({0, 1}, [1, 0, 2])  # the first of the vocabulary, and not all of it
+def test_tokens_are_found_among_those_left(left: set[int], ids: list[int]) -> None:
+    made = Candidates(np.array(sorted(left), np.int32), np.zeros(len(left), np.float32))
+    places, found = made.locate(np.array(ids, np.int32))
+    assert made.ids[places].tolist() == [i for i in ids if i in left]
+    assert found.tolist() == [i in left for i in ids]
+
+
 # Penalties and rules
 
 
@@ -168,9 +177,9 @@ def test_repetition_penalty(row: Row, at: Context, penalty: float) -> None:
 def test_presence_and_frequency_penalty_count_generated_tokens(row: Row, at: Context, penalty: float) -> None:
     counts = Counter([*at.tokens[at.prompt :], *at.path])
     once = {i: x - penalty * (i in counts) for i, x in row.items()}
-    near(run(PresencePenalty(penalty, TokenCounts(with_prompt=False)), row, at), once)
+    near(run(PresencePenalty(penalty), row, at), once)
     each = {i: x - penalty * counts[i] for i, x in row.items()}
-    near(run(FrequencyPenalty(penalty, TokenCounts(with_prompt=False)), row, at), each)
+    near(run(FrequencyPenalty(penalty), row, at), each)
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
@@ -193,8 +202,7 @@ def test_rules_about_ids(row: Row, ids: list[int], generated: int) -> None:
 
 @given(rows(), st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-100, 100, width=32), min_size=1))
 def test_logit_bias(row: Row, biases: dict[int, float]) -> None:
-    stage = LogitBias(np.array(sorted(biases), np.int32), np.array([biases[i] for i in sorted(biases)], np.float32))
-    near(run(stage, row), {i: x + biases.get(i, 0.0) for i, x in row.items()})
+    near(run(LogitBias.of(tuple(biases.items())), row), {i: x + biases.get(i, 0.0) for i, x in row.items()})
 
 
 PIECES = [b"a", b"b", b"\n", b"ab", b"b\n", b"", b":a"]
@@ -311,8 +319,8 @@ def test_only_new_tokens_are_followed() -> None:
 
 STATEFUL = {
     "repetition_penalty": lambda: RepetitionPenalty(1.3),
-    "presence_penalty": lambda: PresencePenalty(0.5, TokenCounts(with_prompt=False)),
-    "frequency_penalty": lambda: FrequencyPenalty(0.5, TokenCounts(with_prompt=False)),
+    "presence_penalty": lambda: PresencePenalty(0.5),
+    "frequency_penalty": lambda: FrequencyPenalty(0.5),
     "dry": lambda: Dry(0.8, 1.75, 1, ("\n", "ba"), -1, Pieces()),
 }
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivace.core.request import Sampling
 from vivace.core.step import RowStats
-from vivace.sampling.filters import TopK
 from vivace.sampling.keyed import uniform
 from vivace.sampling.select import descending, largest, log_sum_exp
 from vivace.sampling.stages import one_is_left_by, rules_of, stages_of
-from vivace.sampling.token_texts import VocabularyBytes
 from vivace.slots.logits import Candidates, Context, Float32, Int32, LogitStage
+
+if TYPE_CHECKING:
+    from vivace.sampling.token_texts import VocabularyBytes
 
 LogProbs = dict[int, float]
 _GROUP = 256
@@ -51,8 +53,8 @@ class Chooser:
         self.greedy = one_is_left_by(sampling) is not None
         self.rules = rules_of(sampling, end_ids, tokenizer)
         self.stages = stages_of(sampling, sample, tokenizer)
-        first = self.stages[0] if self.stages and not self.rules else None
-        self._first_k = first.k if isinstance(first, TopK) else 0
+        first = self.stages[0].name if self.stages and not self.rules else None
+        self._first_k = sampling.top_k if first == "top_k" else 0
 
     @property
     def top(self) -> int:

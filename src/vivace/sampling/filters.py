@@ -10,7 +10,6 @@ from vivace.sampling.keyed import XTC, uniform
 from vivace.sampling.select import descending, largest
 from vivace.slots.logits import Candidates, Context, Float32
 
-GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
 _NOTHING = np.float32(-1e3)  # a logit so far below the largest has a probability of 0
 
 

@@ -32,13 +32,13 @@ class PresencePenalty:
     """Takes `penalty` from the logits of all tokens generated so far."""
 
     penalty: float
-    generated: TokenCounts
     name: str = "presence_penalty"
     keeps_argmax: bool = False
+    _generated: TokenCounts = field(default_factory=lambda: TokenCounts(with_prompt=False))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        self.generated.follow(context)
-        places, _ = candidates.locate(self.generated.ids)
+        self._generated.follow(context)
+        places, _ = candidates.locate(self._generated.ids)
         candidates.logits[places] -= np.float32(self.penalty)
         return candidates
 
@@ -48,12 +48,12 @@ class FrequencyPenalty:
     """Takes `penalty` from the logits of tokens for each time they were generated."""
 
     penalty: float
-    generated: TokenCounts
     name: str = "frequency_penalty"
     keeps_argmax: bool = False
+    _generated: TokenCounts = field(default_factory=lambda: TokenCounts(with_prompt=False))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
-        self.generated.follow(context)
-        places, which = candidates.locate(self.generated.ids)
-        candidates.logits[places] -= np.float32(self.penalty) * self.generated.counts[which]
+        self._generated.follow(context)
+        places, which = candidates.locate(self._generated.ids)
+        candidates.logits[places] -= np.float32(self.penalty) * self._generated.counts[which]
         return candidates

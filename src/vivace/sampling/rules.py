@@ -67,6 +67,12 @@ class LogitBias:
     name: str = "logit_bias"
     keeps_argmax: bool = False
 
+    @staticmethod
+    def of(biases: Sequence[tuple[int, float]]) -> LogitBias:
+        """From (token, bias) pairs, each token once."""
+        ids, numbers = zip(*sorted(biases), strict=True)
+        return LogitBias(np.array(ids, np.int32), np.array(numbers, np.float32))
+
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         places, which = candidates.locate(self.ids)
         candidates.logits[places] += self.bias[which]

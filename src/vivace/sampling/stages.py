@@ -9,40 +9,46 @@ where it works on little.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from vivace.core.request import Sampling
-from vivace.sampling.dry import Dry
-from vivace.sampling.filters import GREEDY_BELOW, MinP, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc
-from vivace.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
-from vivace.sampling.rules import AllowedIds, BannedIds, LogitBias, NoEndBefore, id_array
-from vivace.sampling.strings import AllowedStrings, BannedStrings
-from vivace.sampling.token_texts import TokenTexts, VocabularyBytes
-from vivace.sampling.trail import TokenCounts
 from vivace.slots.logits import LogitStage
+
+if TYPE_CHECKING:
+    from vivace.sampling.token_texts import VocabularyBytes
+
+GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
+
+# Stages are imported by the first request that has them: a first token need not wait for those of others.
 
 
 def rules_of(sampling: Sampling, end_ids: tuple[int, ...], tokenizer: VocabularyBytes | None) -> list[LogitStage]:
     """What the request allows and forbids. `end_ids`: the tokens that would end it."""
+    s = sampling
+    about_ids = s.allowed_token_ids or s.banned_token_ids or s.min_tokens or s.logit_bias
+    if not (about_ids or s.allowed_strings or s.banned_strings):
+        return []
+    from vivace.sampling.rules import AllowedIds, BannedIds, LogitBias, NoEndBefore, id_array
+
     ends, rules = id_array(end_ids), list[LogitStage]()
-    if sampling.allowed_token_ids:
-        rules.append(AllowedIds(id_array(sampling.allowed_token_ids)))
-    if sampling.banned_token_ids:
-        rules.append(BannedIds(id_array(sampling.banned_token_ids)))
-    if sampling.min_tokens > 0 and end_ids:
-        rules.append(NoEndBefore(ends, sampling.min_tokens))
-    if sampling.allowed_strings or sampling.banned_strings:
+    if s.allowed_token_ids:
+        rules.append(AllowedIds(id_array(s.allowed_token_ids)))
+    if s.banned_token_ids:
+        rules.append(BannedIds(id_array(s.banned_token_ids)))
+    if s.min_tokens > 0 and end_ids:
+        rules.append(NoEndBefore(ends, s.min_tokens))
+    if s.allowed_strings or s.banned_strings:
+        from vivace.sampling.strings import AllowedStrings, BannedStrings
+        from vivace.sampling.token_texts import TokenTexts
+
         assert tokenizer is not None, "a request without text was checked for rules about it"
-        texts = TokenTexts.of(tokenizer, sampling.skip_special_tokens)
-        if sampling.allowed_strings:
-            rules.append(AllowedStrings(sampling.allowed_strings, texts, ends))
-        if sampling.banned_strings:
-            silent = ends[:0] if sampling.include_stop else ends
-            rules.append(BannedStrings(sampling.banned_strings, texts, silent))
-    if sampling.logit_bias:
-        ids, biases = zip(*sorted(sampling.logit_bias), strict=True)
-        rules.append(LogitBias(np.array(ids, np.int32), np.array(biases, np.float32)))
+        texts = TokenTexts.of(tokenizer, s.skip_special_tokens)
+        if s.allowed_strings:
+            rules.append(AllowedStrings(s.allowed_strings, texts, ends))
+        if s.banned_strings:
+            rules.append(BannedStrings(s.banned_strings, texts, ends[:0] if s.include_stop else ends))
+    if s.logit_bias:
+        rules.append(LogitBias.of(s.logit_bias))
     return rules
 
 
@@ -51,34 +57,12 @@ def stages_of(sampling: Sampling, sample: int, tokenizer: VocabularyBytes | None
 
     A temperature of 0 and a top-k of 1 leave one token, so nothing that stands behind them counts.
     """
-    generated = TokenCounts(with_prompt=False)
-    s = sampling
-    make: dict[str, Callable[[], LogitStage]] = {
-        "repetition_penalty": lambda: RepetitionPenalty(s.repetition_penalty),
-        "presence_penalty": lambda: PresencePenalty(s.presence_penalty, generated),
-        "frequency_penalty": lambda: FrequencyPenalty(s.frequency_penalty, generated),
-        "dry": lambda: Dry(
-            s.dry_multiplier,
-            s.dry_base,
-            s.dry_allowed_length,
-            s.dry_sequence_breakers,
-            s.dry_penalty_last_n,
-            tokenizer,
-        ),
-        "top_n_sigma": lambda: TopNSigma(s.top_n_sigma),
-        "top_k": lambda: TopK(s.top_k),
-        "temperature": lambda: Temperature(max(s.temperature, GREEDY_BELOW)),
-        "typical_p": lambda: TypicalP(s.typical_p),
-        "top_p": lambda: TopP(s.top_p),
-        "min_p": lambda: MinP(s.min_p),
-        "xtc": lambda: Xtc(s.xtc_probability, s.xtc_threshold, s.seed, sample),
-    }
     stages, wanted, one_left = list[LogitStage](), sampling.wanted_stages, one_is_left_by(sampling)
     for name in sampling.stages:
         if name == one_left:
             break
         if name in wanted:
-            stages.append(make[name]())
+            stages.append(_stage(name, sampling, sample, tokenizer))
     while one_left and stages and stages[-1].keeps_argmax:
         stages.pop()
     return stages
@@ -88,3 +72,33 @@ def one_is_left_by(sampling: Sampling) -> str | None:
     """The first stage that leaves the largest logit alone, if there is one: then decoding is greedy."""
     alone = {"temperature": sampling.temperature < GREEDY_BELOW, "top_k": sampling.top_k == 1}
     return next((name for name in sampling.stages if alone.get(name)), None)
+
+
+def _stage(name: str, s: Sampling, sample: int, tokenizer: VocabularyBytes | None) -> LogitStage:
+    if name.endswith("_penalty"):
+        from vivace.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+
+        penalties: dict[str, Callable[[float], LogitStage]] = {
+            "repetition_penalty": RepetitionPenalty,
+            "presence_penalty": PresencePenalty,
+            "frequency_penalty": FrequencyPenalty,
+        }
+        return penalties[name](getattr(s, name))
+    if name == "dry":
+        from vivace.sampling.dry import Dry
+
+        breakers, last_n = s.dry_sequence_breakers, s.dry_penalty_last_n
+        return Dry(s.dry_multiplier, s.dry_base, s.dry_allowed_length, breakers, last_n, tokenizer)
+    from vivace.sampling.filters import MinP, Temperature, TopK, TopNSigma, TopP, TypicalP, Xtc
+
+    if name == "xtc":
+        return Xtc(s.xtc_probability, s.xtc_threshold, s.seed, sample)
+    filters: dict[str, Callable[[Any], LogitStage]] = {
+        "top_n_sigma": TopNSigma,
+        "top_k": TopK,
+        "temperature": Temperature,
+        "typical_p": TypicalP,
+        "top_p": TopP,
+        "min_p": MinP,
+    }
+    return filters[name](getattr(s, name))

@@ -45,13 +45,14 @@ class Candidates:
         """Those at `index`: a mask, or ascending indices."""
         return Candidates(self.ids[index], self.logits[index])
 
-    def locate(self, ids: Int32) -> tuple[NDArray[Any], NDArray[np.bool_] | slice]:
-        """The places of those of `ids` [m] that are left, and which of `ids` these are: an index into [m]."""
+    def locate(self, ids: Int32) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """The places of those of `ids` [m] that are left, and a mask [m] of which of `ids` these are."""
         size = len(self.ids)
         if not size:
-            return ids[:0], slice(0)
-        if self.ids[-1] == size - 1:  # the whole vocabulary
-            return ids, slice(None)
+            return ids[:0], np.zeros(len(ids), np.bool_)
+        if self.ids[-1] == size - 1:  # the first tokens of the vocabulary, most often all of it
+            found = ids < size
+            return ids[found], found
         places = np.minimum(np.searchsorted(self.ids, ids), size - 1)
         found = self.ids[places] == ids
         return places[found], found
