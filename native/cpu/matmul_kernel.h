@@ -405,8 +405,11 @@ void multiply_float(const PackedMatrix& w, const Activations& a, int32_t tile_be
   }
 }
 
+// The products of this instruction set, null for other types; in two parts that are compiled apart where that takes
+// long.
+
 template <class Isa>
-MatmulFn select(WeightType type) {
+MatmulFn select_blocks(WeightType type) {  // of 32 columns, and float types
   switch (type) {
     case WeightType::kF32: return multiply_float<Isa, F32<Isa>>;
     case WeightType::kF16: return multiply_float<Isa, F16<Isa>>;
@@ -414,6 +417,13 @@ MatmulFn select(WeightType type) {
     case WeightType::kQ4_1: return multiply<Isa, Q4_1<Isa>>;
     case WeightType::kQ5_0: return multiply<Isa, Q5_0<Isa>>;
     case WeightType::kQ8_0: return multiply<Isa, Q8_0<Isa>>;
+    default: return nullptr;
+  }
+}
+
+template <class Isa>
+MatmulFn select_super_blocks(WeightType type) {  // of 256 columns
+  switch (type) {
     case WeightType::kQ4_K: return multiply<Isa, Q4_K<Isa>>;
     case WeightType::kQ6_K: return multiply<Isa, Q6_K<Isa>>;
     default: return nullptr;
