@@ -19,7 +19,7 @@ struct Isa {
   static constexpr int group(Form) { return 3; }
 #else
   static constexpr int kFloatGroup = 8;
-  static constexpr int group(Form form) { return form == Form::kHalves ? 9 : 12; }
+  static constexpr int group(Form form) { return matmul_kernel::has_halves(form) ? 9 : 12; }
 #endif
 
   // As assembly because GCC 12 does not fold the broadcast into the instruction.

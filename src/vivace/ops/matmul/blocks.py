@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from vivace.model.load.tensors import BLOCKS, row_bytes
 
 # Bytes of a block at which half-float scales lie.
-_SCALES = {"Q4_1": (0, 2), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+_SCALES = {
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
+    **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+}
 _FLOATS = {"F32": "<f4", "F16": "<f2"}
 
 
