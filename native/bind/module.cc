@@ -285,6 +285,14 @@ void bind_ops(nb::module_& m) {
                 reinterpret_cast<uintptr_t>(packed.data()));
     return packed;
   });
+  m.def("dequantise", [](const std::string& type, In<uint8_t> rows, int64_t cols) {
+    const int64_t bytes = stored_row_bytes(type_named(type), cols);
+    if (bytes == 0 || static_cast<int64_t>(rows.shape(1)) != bytes) throw nb::value_error("rows have the wrong length");
+    auto out = make<float, 2>({rows.shape(0), static_cast<size_t>(cols)});
+    for (size_t row = 0; row < rows.shape(0); ++row)
+      dequantise_row(type_named(type), rows.data() + row * bytes, cols, out.data() + row * cols);
+    return out;
+  });
   m.def("matmul", &matmul, "type"_a, "packed"_a, "rows"_a, "cols"_a, "a"_a, "bias"_a.none(), "isa"_a);
   m.def("quantise", &quantise);
   m.def("attend", &attend);

@@ -1,43 +1,12 @@
 // What each weight type with blocks adds to the matrix products: how to read the scales of a unit and the quads of a
-// block, on 64-byte vectors of which every instruction set makes its own.
+// block.
 #pragma once
 #include <cstdint>
-#include <cstring>
-#include <utility>
 
 #include "packed_layout.h"
+#include "tile_vectors.h"
 
 namespace vivace::matmul_kernel {
-
-#define VIVACE_INLINE [[gnu::always_inline]] inline
-
-using Words = uint32_t __attribute__((vector_size(kLine)));
-using HalfWords = uint16_t __attribute__((vector_size(kLine / 2)));
-using Ints = int32_t __attribute__((vector_size(kLine)));
-using Floats = float __attribute__((vector_size(kLine)));
-
-template <class T>
-VIVACE_INLINE T load(const void* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <class T>
-VIVACE_INLINE void store(void* to, const T& value) {
-  std::memcpy(to, &value, sizeof value);
-}
-
-VIVACE_INLINE Floats splat(float value) { return value - Floats{}; }
-
-// body(integral_constant<0>) ... body(integral_constant<kCount - 1>): indices are constants, so arrays
-// indexed by them live in registers.
-template <int kCount, class Body>
-VIVACE_INLINE void unroll(Body&& body) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (body(std::integral_constant<int, kIndex>{}), ...);
-  }(std::make_integer_sequence<int, kCount>{});
-}
 
 enum class Form { kOffset, kMinimum, kHalves, kHalfMinima };
 
@@ -48,10 +17,6 @@ constexpr int scale_count(Form form) { return form == Form::kOffset ? 1 : form =
 
 template <Form kForm>
 using Scales = Floats[scale_count(kForm)];
-
-VIVACE_INLINE Floats to_floats(Words bits) {
-  return __builtin_convertvector(reinterpret_cast<const Ints&>(bits), Floats);
-}
 
 // `bits` moved up by kBy, or down by -kBy.
 template <int kBy>
@@ -102,8 +67,8 @@ template <class Isa>
 VIVACE_INLINE void scales_and_minima(const uint8_t* head, Scales<Form::kMinimum>* scales) {
   const Floats d = Isa::halves(head), negative_dmin = -Isa::halves(head + 32);
   unroll<8>([&](auto b) __attribute__((always_inline)) {
-    scales[b][0] = d * to_floats(six_bits<b>(head + kLine));
-    scales[b][1] = negative_dmin * to_floats(six_bits<b + 8>(head + kLine));
+    scales[b][0] = d * to_floats(as_ints(six_bits<b>(head + kLine)));
+    scales[b][1] = negative_dmin * to_floats(as_ints(six_bits<b + 8>(head + kLine)));
   });
 }
 
@@ -203,8 +168,8 @@ struct Q2_K {
     const Floats d = Isa::halves(head), negative_dmin = -Isa::halves(head + 32);
     unroll<16>([&](auto s) __attribute__((always_inline)) {
       const Words pair = load<Words>(head + kLine + s / 4 * kLine) >> (s % 4 * 8);
-      scales[s / 2][s % 2] = d * to_floats(pair & 15u);
-      scales[s / 2][2 + s % 2] = negative_dmin * to_floats(pair >> 4 & 15u);
+      scales[s / 2][s % 2] = d * to_floats(as_ints(pair & 15u));
+      scales[s / 2][2 + s % 2] = negative_dmin * to_floats(as_ints(pair >> 4 & 15u));
     });
   }
   template <int j>
@@ -221,7 +186,7 @@ struct Q3_K {
   VIVACE_INLINE static void scales(const uint8_t* head, int, Scales<kForm>* scales) {
     const Floats d = load<Floats>(head);
     unroll<16>([&](auto s) __attribute__((always_inline)) {
-      scales[s / 2][s % 2] = d * to_floats(six_bits<s>(head + kLine) - 32u);
+      scales[s / 2][s % 2] = d * to_floats(as_ints(six_bits<s>(head + kLine)) - 32);
     });
   }
   template <int j>
@@ -262,7 +227,7 @@ struct Q6_K {
   VIVACE_INLINE static void scales(const uint8_t* head, int, Scales<kForm>* scales) {
     const Floats d = load<Floats>(head);
     unroll<16>([&](auto s) __attribute__((always_inline)) {
-      scales[s / 2][s % 2] = d * __builtin_convertvector(Isa::widen(head + kLine + 16 * s), Floats);
+      scales[s / 2][s % 2] = d * to_floats(Isa::widen(head + kLine + 16 * s));
     });
   }
   template <int j>
@@ -280,9 +245,11 @@ struct IQ4_XS {
   static constexpr int kTop = 241, kOffset = 128;
   VIVACE_INLINE static void scales(const uint8_t* head, int, Scales<kForm>* scales) {
     const Floats d = Isa::halves(head);
-    const Words high = __builtin_convertvector(load<HalfWords>(head + 32), Words), low = load<Words>(head + kLine);
+    const Words low = load<Words>(head + kLine);
+    const Ints high[2] = {Isa::widen(head + 32), Isa::widen(head + 48)};
     unroll<8>([&](auto b) __attribute__((always_inline)) {
-      scales[b][0] = d * to_floats(((low >> 4 * b & 15u) | (shift<4 - 2 * b>(high) & 48u)) - 32u);
+      const Ints top = b % 4 < 2 ? high[b / 4] << (4 - 2 * b % 8) : high[b / 4] >> (2 * b % 8 - 4);
+      scales[b][0] = d * to_floats((as_ints(low >> 4 * b & 15u) | (top & 48)) - 32);
     });
   }
   template <int j>

@@ -73,20 +73,27 @@ struct Operand {
 // Sums of two bytes each, as pairs of 16-bit numbers.
 VIVACE_INLINE Words byte_pairs(Words bytes) { return (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu); }
 
-// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of the weights' bytes.
+// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of their weights, as sums or as pairs of
+// 16-bit numbers.
 template <class Isa, class Format, int kFirst, int kCount, int kRows>
 VIVACE_INLINE Words dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
   constexpr int kFits = 255 / Format::kTop;  // quads whose bytes can be summed in bytes
-  Words bytes{}, pairs{};
+  // With more rows the units that would add the bytes have enough to do.
+  constexpr bool kPairs = kFits == 1 && kRows > 2;
+  Words bytes{}, sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
     const Words w = Format::template quad<kFirst + i>(block);
     bytes = i % kFits == 0 ? w : bytes + w;
-    if constexpr (i % kFits == kFits - 1 || i == kCount - 1) pairs += byte_pairs(bytes);
+    if constexpr (kPairs) {
+      sums += byte_pairs(bytes);
+    } else if constexpr (i % kFits == kFits - 1 || i == kCount - 1) {
+      sums = Isa::add_bytes(sums, bytes);
+    }
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * (kFirst + i));
     });
   });
-  return pairs;
+  return sums;
 }
 
 template <class Isa, class Format, int kRows>
@@ -98,25 +105,23 @@ VIVACE_INLINE void accumulate(const uint8_t* block, const Scales<Format::kForm>&
                           __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
   const auto real = [&](int word, int r) __attribute__((always_inline)) { return splat(load<float>(factor(word, r))); };
   const auto start = [&](int word, int r)
-                         __attribute__((always_inline)) { return load<int32_t>(factor(word, r)) - Ints{}; };
-  const auto convert = [](Ints n) __attribute__((always_inline)) { return __builtin_convertvector(n, Floats); };
+                         __attribute__((always_inline)) { return splat(load<int32_t>(factor(word, r))); };
   Ints n[kRows];
   unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kStarts ? start(2, r) : Ints{}; });
   if constexpr (has_halves(kForm)) {
+    static_assert(4 * Format::kTop <= 255, "dots gives sums");
     Floats t[kRows];
     const Words first = dots<Isa, Format, 0, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      t[r] = convert(n[r]) * scales[0];
+      t[r] = to_floats(n[r]) * scales[0];
       n[r] = kStarts ? start(3, r) : Ints{};
     });
     const Words last = dots<Isa, Format, 4, 4>(block, a, n);
-    const auto total = [&](Words pairs) __attribute__((always_inline)) {
-      const Words whole = (pairs & 0xffffu) + (pairs >> 16);
-      return convert(reinterpret_cast<const Ints&>(whole) - 16 * Format::kOffset);
-    };
+    const auto total = [&](Words sums)
+                           __attribute__((always_inline)) { return to_floats(as_ints(sums) - 16 * Format::kOffset); };
     const Floats weights = Isa::fma(total(last), scales[1], total(first) * scales[0]);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      t[r] = Isa::fma(convert(n[r]), scales[1], t[r]);
+      t[r] = Isa::fma(to_floats(n[r]), scales[1], t[r]);
       if constexpr (kForm == Form::kHalfMinima) {
         t[r] = Isa::fma(scales[3], real(3, r), Isa::fma(scales[2], real(2, r), t[r]));
       }
@@ -128,9 +133,9 @@ VIVACE_INLINE void accumulate(const uint8_t* block, const Scales<Format::kForm>&
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       n[r] = Isa::dot_pairs(n[r], sums, factor(1, r));
       if constexpr (kForm == Form::kMinimum) {
-        y[r] = Isa::fma(Isa::fma(convert(n[r]), scales[0], scales[1] * real(2, r)), real(0, r), y[r]);
+        y[r] = Isa::fma(Isa::fma(to_floats(n[r]), scales[0], scales[1] * real(2, r)), real(0, r), y[r]);
       } else {
-        y[r] = Isa::fma(convert(n[r]) * scales[0], real(0, r), y[r]);
+        y[r] = Isa::fma(to_floats(n[r]) * scales[0], real(0, r), y[r]);
       }
     });
   }
@@ -241,9 +246,8 @@ struct F32 {
 template <class Isa>
 struct BF16 {
   static constexpr int kPairBytes = kLine;
-  VIVACE_INLINE static Floats even(const uint8_t* pair) { return reinterpret(load<Words>(pair) << 16); }
-  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return reinterpret(load<Words>(pair) & 0xffff0000u); }
-  VIVACE_INLINE static Floats reinterpret(Words bits) { return load<Floats>(&bits); }
+  VIVACE_INLINE static Floats even(const uint8_t* pair) { return as_floats(load<Words>(pair) << 16); }
+  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return as_floats(load<Words>(pair) & 0xffff0000u); }
 };
 
 template <class Isa>

@@ -28,6 +28,10 @@ struct Isa {
     }
     return sum;
   }
+  VIVACE_INLINE static Words add_bytes(Words sums, Words bytes) {
+    const Words pairs = (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu);
+    return sums + (pairs & 0xffffu) + (pairs >> 16);
+  }
   VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
   VIVACE_INLINE static Floats halves(const uint8_t* from) {
     Floats values;

@@ -206,7 +206,10 @@ void pack_q5_k(const Rows& at, uint8_t* unit, int) {
 void pack_iq4_xs(const Rows& at, uint8_t* unit, int) {
   constexpr UnitLayout kLayout = unit_layout(WeightType::kIQ4_XS);
   pack_halves(at, 0, unit);
-  pack_halves(at, 2, unit + 32);
+  for (int r = 0; r < kTileRows; ++r) {
+    unit[32 + r] = at[r][2];
+    unit[48 + r] = at[r][3];
+  }
   Line low_scales;
   transpose<1>(at, 4, &low_scales);
   std::memcpy(unit + kLine, low_scales, kLine);

@@ -16,7 +16,7 @@
 //   Q5_K          head: as Q4_K.                                     block: as Q5_0
 //   Q6_K          head: 16 float scales, [16 sub-blocks][16 rows] signed byte scales.
 //                 block: twice (1 line of high bit pairs, 2 of nibbles), each for 16 columns
-//   IQ4_XS        head: 16 half scales, 16 half words of the scales' high bits, 1 line of their low bits, as stored.
+//   IQ4_XS        head: 16 half scales, 2 x 16 bytes of the scales' high bits, 1 line of their low bits.
 //                 block: as Q4_0
 //
 //   Line i of nibbles holds quad 2i in the low and quad 2i + 1 in the high nibbles; line i of bit pairs quads 4i to

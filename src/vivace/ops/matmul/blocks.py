@@ -1,10 +1,11 @@
-"""Random stored rows: every code is possible, and the scales are ordinary numbers."""
+"""Random stored rows: every code is possible."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vivace.model.load.dequantise import dequantise
 from vivace.model.load.tensors import BLOCKS, row_bytes
 
 # Bytes of a block at which half-float scales lie.
@@ -18,15 +19,21 @@ _SCALES = {
 _FLOATS = {"F32": "<f4", "F16": "<f2"}
 
 
-def random_rows(kind: str, rows: int, cols: int, random: np.random.Generator) -> NDArray[np.uint8]:
-    """uint8 [rows, bytes of a row] of values around 1."""
+def random_rows(
+    kind: str, rows: int, cols: int, random: np.random.Generator, deviation: float = 1.0
+) -> NDArray[np.uint8]:
+    """uint8 [rows, bytes of a row] of values around 0 with about this standard deviation."""
     if kind not in _SCALES:
-        values = random.standard_normal((rows, cols)).astype(np.float32)
+        values = random.standard_normal((rows, cols)).astype(np.float32) * np.float32(deviation)
         if kind == "BF16":
             return np.ascontiguousarray((values.view(np.uint32) >> 16).astype("<u2")).view(np.uint8)
         return values.astype(_FLOATS[kind]).view(np.uint8)
     blocks = random.integers(0, 256, (rows * cols // BLOCKS[kind][0], BLOCKS[kind][1]), np.uint8)
-    for at in _SCALES[kind]:
-        scales = random.uniform(0.01, 0.1, (len(blocks), 1)) * random.choice([-1, 1], (len(blocks), 1))
-        blocks[:, at : at + 2] = scales.astype("<f2").view(np.uint8)
+    scales = random.uniform(0.01, 0.1, (len(_SCALES[kind]), len(blocks), 1))
+    scales *= random.choice([-1, 1], scales.shape)
+    factor = 1.0
+    for _ in range(2):  # the second time with the factor that the first one shows to be needed
+        for at, values in zip(_SCALES[kind], scales * factor, strict=True):
+            blocks[:, at : at + 2] = values.astype("<f2").view(np.uint8)
+        factor = deviation / float(dequantise(kind, blocks, BLOCKS[kind][0]).std())
     return blocks.reshape(rows, row_bytes(kind, cols))
