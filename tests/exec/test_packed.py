@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from toys import toy_spec
 
+from toys import toy_spec
 from vivace.core.step import Executor, Segment, StepRequest, all_rows
 from vivace.exec.reference import ReferenceExecutor
 from vivace.exec.rope import rope_table

@@ -43,8 +43,8 @@ def _bf16(blocks: Bytes) -> Float32:
 
 def _codes(packed: Bytes, run: int, bits: int) -> Bytes:
     """Runs of `run` bytes to values of `bits` bits: the lowest bits of a whole run, then those above, [blocks, n]."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, 1, -1, 1)
-    planes = packed.reshape(len(packed), -1, 1, run) >> shifts & (1 << bits) - 1
+    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
+    planes = packed.reshape(len(packed), -1, 1, run) >> shifts & np.uint8((1 << bits) - 1)
     return planes.reshape(len(packed), -1)
 
 
@@ -56,7 +56,7 @@ def _scaled(scale: Float32, values: NDArray[np.integer], minimum: Float32 | None
 
 def _fifth_bits(words: Bytes) -> Bytes:
     """[blocks, 4] bytes to [blocks, 32] values of 0 or 16."""
-    return np.unpackbits(words, axis=1, bitorder="little") << 4
+    return np.unpackbits(words, axis=1, bitorder="little") * np.uint8(16)
 
 
 def _q4_0(blocks: Bytes) -> Float32:

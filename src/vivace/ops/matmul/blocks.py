@@ -24,16 +24,19 @@ def random_rows(
 ) -> NDArray[np.uint8]:
     """uint8 [rows, bytes of a row] of values around 0 with about this standard deviation."""
     if kind not in _SCALES:
-        values = random.standard_normal((rows, cols)).astype(np.float32) * np.float32(deviation)
+        values: NDArray[np.float32] = (deviation * random.standard_normal((rows, cols))).astype(np.float32)
         if kind == "BF16":
             return np.ascontiguousarray((values.view(np.uint32) >> 16).astype("<u2")).view(np.uint8)
         return values.astype(_FLOATS[kind]).view(np.uint8)
     blocks = random.integers(0, 256, (rows * cols // BLOCKS[kind][0], BLOCKS[kind][1]), np.uint8)
     scales = random.uniform(0.01, 0.1, (len(_SCALES[kind]), len(blocks), 1))
     scales *= random.choice([-1, 1], scales.shape)
-    factor = 1.0
-    for _ in range(2):  # the second time with the factor that the first one shows to be needed
-        for at, values in zip(_SCALES[kind], scales * factor, strict=True):
-            blocks[:, at : at + 2] = values.astype("<f2").view(np.uint8)
-        factor = deviation / float(dequantise(kind, blocks, BLOCKS[kind][0]).std())
+    _put_scales(kind, blocks, scales)
+    found = float(dequantise(kind, blocks[:1000], BLOCKS[kind][0]).std())
+    _put_scales(kind, blocks, scales * (deviation / found))
     return blocks.reshape(rows, row_bytes(kind, cols))
+
+
+def _put_scales(kind: str, blocks: NDArray[np.uint8], scales: NDArray[np.float64]) -> None:
+    for at, values in zip(_SCALES[kind], scales, strict=True):
+        blocks[:, at : at + 2] = values.astype("<f2").view(np.uint8)
