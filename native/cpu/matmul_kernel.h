@@ -70,25 +70,27 @@ struct Operand {
   const uint8_t* factors;  // this block's
 };
 
-// Sums of two bytes each, as pairs of 16-bit numbers.
-VIVACE_INLINE Words byte_pairs(Words bytes) { return (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu); }
+// Sums of bytes are words for a row or two. More rows leave the units that multiply bytes no time to add them: then
+// they are pairs of 16-bit numbers, which others add.
+template <class Isa, int kRows>
+VIVACE_INLINE Words add_bytes(Words sums, Words bytes) {
+  if constexpr (kRows <= 2) return Isa::add_bytes(sums, bytes);
+  return sums + ((bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu));
+}
+template <int kRows>
+VIVACE_INLINE Ints whole_sums(Words sums) {
+  return as_ints(kRows <= 2 ? sums : (sums & 0xffffu) + (sums >> 16));
+}
 
-// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of their weights, as sums or as pairs of
-// 16-bit numbers.
+// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of their weights' bytes.
 template <class Isa, class Format, int kFirst, int kCount, int kRows>
 VIVACE_INLINE Words dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
   constexpr int kFits = 255 / Format::kTop;  // quads whose bytes can be summed in bytes
-  // With more rows the units that would add the bytes have enough to do.
-  constexpr bool kPairs = kFits == 1 && kRows > 2;
   Words bytes{}, sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
     const Words w = Format::template quad<kFirst + i>(block);
     bytes = i % kFits == 0 ? w : bytes + w;
-    if constexpr (kPairs) {
-      sums += byte_pairs(bytes);
-    } else if constexpr (i % kFits == kFits - 1 || i == kCount - 1) {
-      sums = Isa::add_bytes(sums, bytes);
-    }
+    if constexpr (i % kFits == kFits - 1 || i == kCount - 1) sums = add_bytes<Isa, kRows>(sums, bytes);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * (kFirst + i));
     });
@@ -109,7 +111,6 @@ VIVACE_INLINE void accumulate(const uint8_t* block, const Scales<Format::kForm>&
   Ints n[kRows];
   unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kStarts ? start(2, r) : Ints{}; });
   if constexpr (has_halves(kForm)) {
-    static_assert(4 * Format::kTop <= 255, "dots gives sums");
     Floats t[kRows];
     const Words first = dots<Isa, Format, 0, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
@@ -117,8 +118,9 @@ VIVACE_INLINE void accumulate(const uint8_t* block, const Scales<Format::kForm>&
       n[r] = kStarts ? start(3, r) : Ints{};
     });
     const Words last = dots<Isa, Format, 4, 4>(block, a, n);
-    const auto total = [&](Words sums)
-                           __attribute__((always_inline)) { return to_floats(as_ints(sums) - 16 * Format::kOffset); };
+    const auto total = [&](Words sums) __attribute__((always_inline)) {
+      return to_floats(whole_sums<kRows>(sums) - 16 * Format::kOffset);
+    };
     const Floats weights = Isa::fma(total(last), scales[1], total(first) * scales[0]);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       t[r] = Isa::fma(to_floats(n[r]), scales[1], t[r]);
