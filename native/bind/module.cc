@@ -48,10 +48,12 @@ const Kernels& kernels_named(const std::string& isa) {
 }
 
 WeightType type_named(const std::string& name) {
-  static const std::map<std::string, WeightType> types = {{"F32", WeightType::kF32},   {"F16", WeightType::kF16},
-                                                          {"BF16", WeightType::kBF16}, {"Q4_1", WeightType::kQ4_1},
-                                                          {"Q5_0", WeightType::kQ5_0}, {"Q8_0", WeightType::kQ8_0},
-                                                          {"Q4_K", WeightType::kQ4_K}, {"Q6_K", WeightType::kQ6_K}};
+  static const std::map<std::string, WeightType> types = {
+      {"F32", WeightType::kF32},   {"F16", WeightType::kF16},       {"BF16", WeightType::kBF16},
+      {"Q4_0", WeightType::kQ4_0}, {"Q4_1", WeightType::kQ4_1},     {"Q5_0", WeightType::kQ5_0},
+      {"Q5_1", WeightType::kQ5_1}, {"Q8_0", WeightType::kQ8_0},     {"Q2_K", WeightType::kQ2_K},
+      {"Q3_K", WeightType::kQ3_K}, {"Q4_K", WeightType::kQ4_K},     {"Q5_K", WeightType::kQ5_K},
+      {"Q6_K", WeightType::kQ6_K}, {"IQ4_NL", WeightType::kIQ4_NL}, {"IQ4_XS", WeightType::kIQ4_XS}};
   const auto found = types.find(name);
   if (found == types.end()) throw nb::value_error(("no kernel for weights of type " + name).c_str());
   return found->second;
@@ -282,6 +284,14 @@ void bind_ops(nb::module_& m) {
     pack_matrix(pool, type, reinterpret_cast<uintptr_t>(rows.data()), row_bytes, count, cols, 0,
                 reinterpret_cast<uintptr_t>(packed.data()));
     return packed;
+  });
+  m.def("dequantise", [](const std::string& type, In<uint8_t> rows, int64_t cols) {
+    const int64_t bytes = stored_row_bytes(type_named(type), cols);
+    if (bytes == 0 || static_cast<int64_t>(rows.shape(1)) != bytes) throw nb::value_error("rows have the wrong length");
+    auto out = make<float, 2>({rows.shape(0), static_cast<size_t>(cols)});
+    for (size_t row = 0; row < rows.shape(0); ++row)
+      dequantise_row(type_named(type), rows.data() + row * bytes, cols, out.data() + row * cols);
+    return out;
   });
   m.def("matmul", &matmul, "type"_a, "packed"_a, "rows"_a, "cols"_a, "a"_a, "bias"_a.none(), "isa"_a);
   m.def("quantise", &quantise);

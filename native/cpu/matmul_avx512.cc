@@ -1,59 +1,10 @@
-#include "intrinsics.h"
-
-#include "matmul.h"
-#include "matmul_kernel.h"
+#include "matmul_avx512.h"
 
 namespace vivace::avx512 {
-namespace {
 
-struct Isa {
-  using Ints = matmul_kernel::Ints;
-  using Words = matmul_kernel::Words;
-  using Floats = matmul_kernel::Floats;
-  using Form = matmul_kernel::Form;
-
-#ifdef VIVACE_SANITIZED  // fewer sizes of groups: the same code, compiled in a tenth of the time
-  static constexpr int kFloatGroup = 2;
-  static constexpr int group(Form) { return 3; }
-#else
-  static constexpr int kFloatGroup = 8;
-  static constexpr int group(Form form) { return form == Form::kHalves ? 9 : 12; }
-#endif
-
-  // As assembly because GCC 12 does not fold the broadcast into the instruction.
-  VIVACE_INLINE static Ints dot(Ints sum, Words w, const int8_t* quad) {
-    using Quad [[gnu::may_alias]] = int32_t;
-    asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Quad*>(quad)));
-    return sum;
-  }
-  VIVACE_INLINE static Ints dot_pairs(Ints sum, Words w, const uint8_t* pair) {
-    using Pair [[gnu::may_alias]] = int32_t;
-    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Pair*>(pair)));
-    return sum;
-  }
-  VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) {
-    return Floats(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
-  }
-  // The forms with a mask: the plain ones warn about an undefined operand in GCC 12.
-  VIVACE_INLINE static Floats halves(const uint8_t* from) {
-    return Floats(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
-  }
-  VIVACE_INLINE static Ints widen(const uint8_t* from) {
-    return Ints(_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
-  // Hardware prefetching alone reaches half the bandwidth when a block takes long to compute. Running past the
-  // weights is harmless.
-  template <int kBytes>
-  VIVACE_INLINE static void prefetch(const uint8_t* from) {
-    constexpr int kAhead = 8192;
-    matmul_kernel::unroll<kBytes / kLine>([&](auto line) __attribute__((always_inline)) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + kAhead + line * kLine), _MM_HINT_T0);
-    });
-  }
-};
-
-}  // namespace
-
-MatmulFn matmul(WeightType type) { return matmul_kernel::select<Isa>(type); }
+MatmulFn matmul(WeightType type) {
+  const MatmulFn found = matmul_kernel::select_blocks<Isa>(type);
+  return found ? found : super_block_matmul(type);
+}
 
 }  // namespace vivace::avx512

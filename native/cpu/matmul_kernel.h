@@ -1,7 +1,7 @@
 // Matrix products over packed tiles, written once for every instruction set.
 //
-// `Isa` supplies what differs: dot product, fused multiply-add and conversions on 64-byte vectors, prefetching,
-// and the most rows whose accumulators fit in registers.
+// `Isa` supplies what differs: dot product, fused multiply-add, conversions and table look-up on 64-byte vectors,
+// prefetching, and the most rows whose accumulators fit in registers.
 // Everything here depends on Isa, so code compiled for one instruction set is never shared with another.
 //
 // A lane is an output row. An output is summed block by block in ascending columns, in one float:
@@ -9,140 +9,16 @@
 //   minimum types  y = fma(fma(dot, scale, minimum * sum), d, y)
 //   half types     y = fma(fma(dot1, scale1, dot0 * scale0), d, y)       (scales of 16 columns)
 //                  y = fma(fma(sum1, scale1, sum0 * scale0), d * z, y)   (sums of the weights)
+//   half minima    as half types, with minimum0 * sum0 and then minimum1 * sum1 added by fma before the factor d
 // with dot, sum exact integers and d the activation scale: the same bits for any number of rows or tiles.
-// In the other types the zero point z of a block of activations adds z * (sum of the weights) to dot.
+// In types without halves the zero point z of a block of activations adds z * (sum of the weights) to dot.
 #pragma once
 #include <cstdint>
-#include <cstring>
-#include <utility>
 
-#include "packed_layout.h"
+#include "matmul_formats.h"
 #include "vivace/kernels.h"
 
 namespace vivace::matmul_kernel {
-
-#define VIVACE_INLINE [[gnu::always_inline]] inline
-
-using Words = uint32_t __attribute__((vector_size(kLine)));
-using Ints = int32_t __attribute__((vector_size(kLine)));
-using Floats = float __attribute__((vector_size(kLine)));
-
-template <class T>
-VIVACE_INLINE T load(const void* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-template <class T>
-VIVACE_INLINE void store(void* to, const T& value) {
-  std::memcpy(to, &value, sizeof value);
-}
-
-VIVACE_INLINE Floats splat(float value) { return value - Floats{}; }
-
-// body(integral_constant<0>) ... body(integral_constant<kCount - 1>): indices are constants, so arrays
-// indexed by them live in registers.
-template <int kCount, class Body>
-VIVACE_INLINE void unroll(Body&& body) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (body(std::integral_constant<int, kIndex>{}), ...);
-  }(std::make_integer_sequence<int, kCount>{});
-}
-
-// ---- what each weight type adds: how to read a block ----
-
-enum class Form { kOffset, kMinimum, kHalves };
-
-// Quad j of lines of nibbles.
-VIVACE_INLINE Words nibbles(const uint8_t* lines, int j) {
-  return load<Words>(lines + j / 2 * kLine) >> (j % 2 * 4) & 0x0f0f0f0fu;
-}
-
-template <class Isa>
-VIVACE_INLINE void half_scales(const uint8_t* head, int blocks, Floats* scale) {
-  for (int b = 0; b < blocks; ++b) scale[b] = Isa::halves(head + 32 * b);
-}
-
-template <class Isa>
-struct Q4_1 {
-  static constexpr WeightType kType = WeightType::kQ4_1;
-  static constexpr Form kForm = Form::kMinimum;
-  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* scale, Floats* minimum) {
-    scale[0] = Isa::halves(head);
-    minimum[0] = Isa::halves(head + 32);
-  }
-  static constexpr int kTop = 15;  // of a weight byte
-  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
-};
-
-template <class Isa>
-struct Q5_0 {
-  static constexpr WeightType kType = WeightType::kQ5_0;
-  static constexpr Form kForm = Form::kOffset;
-  static constexpr int kTop = 31, kOffset = 16;
-  VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
-    half_scales<Isa>(head, blocks, scale);
-  }
-  VIVACE_INLINE static Words quad(const uint8_t* block, int j) {
-    const Words high = load<Words>(block);
-    return nibbles(block + kLine, j) | ((j < 4 ? high << (4 - j) : high >> (j - 4)) & 0x10101010u);
-  }
-};
-
-template <class Isa>
-struct Q8_0 {
-  static constexpr WeightType kType = WeightType::kQ8_0;
-  static constexpr Form kForm = Form::kOffset;
-  static constexpr int kTop = 255, kOffset = 128;
-  VIVACE_INLINE static void scales(const uint8_t* head, int blocks, Floats* scale, Floats*) {
-    half_scales<Isa>(head, blocks, scale);
-  }
-  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return load<Words>(block + j * kLine); }
-};
-
-template <class Isa>
-struct Q4_K {
-  static constexpr WeightType kType = WeightType::kQ4_K;
-  static constexpr Form kForm = Form::kMinimum;
-  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* scale, Floats* minimum) {
-    const Floats d = Isa::halves(head), negative_dmin = -Isa::halves(head + 32);
-    const Words w[3] = {load<Words>(head + kLine), load<Words>(head + 2 * kLine), load<Words>(head + 3 * kLine)};
-    const auto field = [&](int f) __attribute__((always_inline)) {
-      const Words bits = f < 15 ? w[f / 5] >> (f % 5 * 6) & 63u : w[0] >> 30 | (w[1] >> 30) << 2 | (w[2] >> 30) << 4;
-      return __builtin_convertvector(reinterpret_cast<const Ints&>(bits), Floats);
-    };
-    unroll<8>([&](auto b) __attribute__((always_inline)) {
-      scale[b] = d * field(b);
-      minimum[b] = negative_dmin * field(b + 8);
-    });
-  }
-  static constexpr int kTop = 15;
-  VIVACE_INLINE static Words quad(const uint8_t* block, int j) { return nibbles(block, j); }
-};
-
-template <class Isa>
-struct Q6_K {
-  static constexpr WeightType kType = WeightType::kQ6_K;
-  static constexpr Form kForm = Form::kHalves;
-  static constexpr int kTop = 63, kOffset = 32;
-  VIVACE_INLINE static void scales(const uint8_t* head, int, Floats* first, Floats* second) {
-    const Floats d = load<Floats>(head);
-    const auto sub_scale = [&](int s) __attribute__((always_inline)) {
-      return d * __builtin_convertvector(Isa::widen(head + kLine + 16 * s), Floats);
-    };
-    unroll<8>([&](auto b) __attribute__((always_inline)) {
-      first[b] = sub_scale(2 * b);
-      second[b] = sub_scale(2 * b + 1);
-    });
-  }
-  VIVACE_INLINE static Words quad(const uint8_t* block, int j) {
-    const uint8_t* half = block + j / 4 * 3 * kLine;
-    const Words high = load<Words>(half);
-    const int m = j % 4;
-    return nibbles(half + kLine, m) | ((m < 2 ? high << (4 - 2 * m) : high >> (2 * m - 4)) & 0x30303030u);
-  }
-};
 
 // ---- activations ----
 
@@ -151,8 +27,8 @@ constexpr int64_t kPassBytes = 192 * 1024;  // of weights that several groups of
 
 // What a block of activations brings besides its values, [rows] of each: the scale, the zero point (twice, as 16-bit
 // numbers; for halves as a float, times the scale), then by form the start of the dot product (-offset * sum), the
-// float sum, or the starts of both halves.
-constexpr int factor_words(Form form) { return form == Form::kHalves ? 4 : 3; }
+// float sum, or either for both halves.
+constexpr int factor_words(Form form) { return has_halves(form) ? 4 : 3; }
 static_assert(kMostBlockCols / kBlockCols * 4 * factor_words(Form::kHalves) <= kMatmulScratch);
 
 template <class Format>
@@ -166,7 +42,7 @@ VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8
     for (int64_t b = 0; b < blocks; ++b) {
       uint8_t* at = factors + 4 * (b * kWords * rows + r);
       store(at, d[b]);
-      if constexpr (Format::kForm == Form::kHalves)
+      if constexpr (has_halves(Format::kForm))
         store(at + 4 * rows, d[b] * static_cast<float>(z[b]));
       else
         store(at + 4 * rows, (static_cast<uint32_t>(z[b]) & 0xffffu) * 0x10001u);
@@ -174,6 +50,9 @@ VIVACE_INLINE void gather_factors(const Activations& a, int row, int rows, uint8
         store(at + 8 * rows, static_cast<float>(s[2 * b] + s[2 * b + 1]));
       } else if constexpr (Format::kForm == Form::kOffset) {
         store(at + 8 * rows, -Format::kOffset * (s[2 * b] + s[2 * b + 1]));
+      } else if constexpr (Format::kForm == Form::kHalfMinima) {
+        store(at + 8 * rows, static_cast<float>(s[2 * b]));
+        store(at + 12 * rows, static_cast<float>(s[2 * b + 1]));
       } else {
         store(at + 8 * rows, -Format::kOffset * (s[2 * b] - 16 * z[b]));
         store(at + 12 * rows, -Format::kOffset * (s[2 * b + 1] - 16 * z[b]));
@@ -191,60 +70,75 @@ struct Operand {
   const uint8_t* factors;  // this block's
 };
 
-// Sums of two bytes each, as pairs of 16-bit numbers.
-VIVACE_INLINE Words byte_pairs(Words bytes) { return (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu); }
+// Sums of bytes are words for a row or two. More rows leave the units that multiply bytes no time to add them: then
+// they are pairs of 16-bit numbers, which others add.
+template <class Isa, int kRows>
+VIVACE_INLINE Words add_bytes(Words sums, Words bytes) {
+  if constexpr (kRows <= 2) return Isa::add_bytes(sums, bytes);
+  return sums + ((bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu));
+}
+template <int kRows>
+VIVACE_INLINE Ints whole_sums(Words sums) {
+  return as_ints(kRows <= 2 ? sums : (sums & 0xffffu) + (sums >> 16));
+}
 
-// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of the weights' bytes.
+// Adds the products of quads kFirst .. kFirst + kCount - 1. Returns the sums of their weights' bytes.
 template <class Isa, class Format, int kFirst, int kCount, int kRows>
 VIVACE_INLINE Words dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
-  constexpr bool kFits = kCount * Format::kTop <= 255;  // sums of the weights' bytes
-  Words sums{};
+  constexpr int kFits = 255 / Format::kTop;  // quads whose bytes can be summed in bytes
+  Words bytes{}, sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
-    constexpr int kQuad = kFirst + i;
-    const Words w = Format::quad(block, kQuad);
-    sums += kFits ? w : byte_pairs(w);
-    unroll<kRows>([&](auto r)
-                      __attribute__((always_inline)) { n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * kQuad); });
+    const Words w = Format::template quad<kFirst + i>(block);
+    bytes = i % kFits == 0 ? w : bytes + w;
+    if constexpr (i % kFits == kFits - 1 || i == kCount - 1) sums = add_bytes<Isa, kRows>(sums, bytes);
+    unroll<kRows>([&](auto r) __attribute__((always_inline)) {
+      n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * (kFirst + i));
+    });
   });
-  return kFits ? byte_pairs(sums) : sums;
+  return sums;
 }
 
 template <class Isa, class Format, int kRows>
-VIVACE_INLINE void accumulate(const uint8_t* block, const Floats& scale, const Floats& second, const Operand<kRows>& a,
+VIVACE_INLINE void accumulate(const uint8_t* block, const Scales<Format::kForm>& scales, const Operand<kRows>& a,
                               Floats (&y)[kRows]) {
   constexpr Form kForm = Format::kForm;
+  constexpr bool kStarts = kForm == Form::kOffset || kForm == Form::kHalves;
   const auto factor = [&](int word, int r)
                           __attribute__((always_inline)) { return a.factors + 4 * (word * kRows + r); };
   const auto real = [&](int word, int r) __attribute__((always_inline)) { return splat(load<float>(factor(word, r))); };
   const auto start = [&](int word, int r)
-                         __attribute__((always_inline)) { return load<int32_t>(factor(word, r)) - Ints{}; };
-  const auto convert = [](Ints n) __attribute__((always_inline)) { return __builtin_convertvector(n, Floats); };
+                         __attribute__((always_inline)) { return splat(load<int32_t>(factor(word, r))); };
   Ints n[kRows];
-  unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kForm == Form::kMinimum ? Ints{} : start(2, r); });
-  if constexpr (kForm == Form::kHalves) {
+  unroll<kRows>([&](auto r) __attribute__((always_inline)) { n[r] = kStarts ? start(2, r) : Ints{}; });
+  if constexpr (has_halves(kForm)) {
     Floats t[kRows];
     const Words first = dots<Isa, Format, 0, 4>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      t[r] = convert(n[r]) * scale;
-      n[r] = start(3, r);
+      t[r] = to_floats(n[r]) * scales[0];
+      n[r] = kStarts ? start(3, r) : Ints{};
     });
     const Words last = dots<Isa, Format, 4, 4>(block, a, n);
-    const auto total = [&](Words pairs) __attribute__((always_inline)) {
-      const Words whole = (pairs & 0xffffu) + (pairs >> 16);
-      return convert(reinterpret_cast<const Ints&>(whole) - 16 * Format::kOffset);
+    const auto total = [&](Words sums) __attribute__((always_inline)) {
+      return to_floats(whole_sums<kRows>(sums) - 16 * Format::kOffset);
     };
-    const Floats weights = Isa::fma(total(last), second, total(first) * scale);
+    const Floats weights = Isa::fma(total(last), scales[1], total(first) * scales[0]);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      y[r] = Isa::fma(Isa::fma(convert(n[r]), second, t[r]), real(0, r), y[r]);
+      t[r] = Isa::fma(to_floats(n[r]), scales[1], t[r]);
+      if constexpr (kForm == Form::kHalfMinima) {
+        t[r] = Isa::fma(scales[3], real(3, r), Isa::fma(scales[2], real(2, r), t[r]));
+      }
+      y[r] = Isa::fma(t[r], real(0, r), y[r]);
       y[r] = Isa::fma(weights, real(1, r), y[r]);
     });
   } else {
     const Words sums = dots<Isa, Format, 0, 8>(block, a, n);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
       n[r] = Isa::dot_pairs(n[r], sums, factor(1, r));
-      const Floats t =
-          kForm == Form::kMinimum ? Isa::fma(convert(n[r]), scale, second * real(2, r)) : convert(n[r]) * scale;
-      y[r] = Isa::fma(t, real(0, r), y[r]);
+      if constexpr (kForm == Form::kMinimum) {
+        y[r] = Isa::fma(Isa::fma(to_floats(n[r]), scales[0], scales[1] * real(2, r)), real(0, r), y[r]);
+      } else {
+        y[r] = Isa::fma(to_floats(n[r]) * scales[0], real(0, r), y[r]);
+      }
     });
   }
 }
@@ -281,14 +175,14 @@ void multiply_tiles(const PackedMatrix& w, const Activations& a, int row, int ti
     Operand<kRows> operand{a.quantised.q + int64_t{row} * a.cols, a.cols, factors};
     Floats y[kRows] = {};
     for (int first = 0; first < blocks; first += kLayout.blocks) {
-      Floats scale[kLayout.blocks], second[kLayout.blocks];
+      Scales<Format::kForm> scales[kLayout.blocks];
       Isa::template prefetch<kLayout.head_bytes>(unit);
-      Format::scales(unit, kLayout.blocks, scale, second);
+      Format::scales(unit, kLayout.blocks, scales);
       const int present = kLayout.blocks == 2 && first + 1 == blocks ? 1 : kLayout.blocks;
       for (int b = 0; b < present; ++b) {
         const uint8_t* block = unit + kLayout.bytes(b);
         Isa::template prefetch<kLayout.block_bytes>(block);
-        accumulate<Isa, Format>(block, scale[b], second[b], operand, y);
+        accumulate<Isa, Format>(block, scales[b], operand, y);
         operand.q += kBlockCols;
         operand.factors += 4 * factor_words(Format::kForm) * kRows;
       }
@@ -354,9 +248,8 @@ struct F32 {
 template <class Isa>
 struct BF16 {
   static constexpr int kPairBytes = kLine;
-  VIVACE_INLINE static Floats even(const uint8_t* pair) { return reinterpret(load<Words>(pair) << 16); }
-  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return reinterpret(load<Words>(pair) & 0xffff0000u); }
-  VIVACE_INLINE static Floats reinterpret(Words bits) { return load<Floats>(&bits); }
+  VIVACE_INLINE static Floats even(const uint8_t* pair) { return as_floats(load<Words>(pair) << 16); }
+  VIVACE_INLINE static Floats odd(const uint8_t* pair) { return as_floats(load<Words>(pair) & 0xffff0000u); }
 };
 
 template <class Isa>
@@ -405,17 +298,34 @@ void multiply_float(const PackedMatrix& w, const Activations& a, int32_t tile_be
   }
 }
 
+// The products of this instruction set, null for other types; in two parts that are compiled apart where that takes
+// long.
+
 template <class Isa>
-MatmulFn select(WeightType type) {
+MatmulFn select_blocks(WeightType type) {  // of 32 columns, and float types
   switch (type) {
     case WeightType::kF32: return multiply_float<Isa, F32<Isa>>;
     case WeightType::kF16: return multiply_float<Isa, F16<Isa>>;
     case WeightType::kBF16: return multiply_float<Isa, BF16<Isa>>;
+    case WeightType::kQ4_0: return multiply<Isa, Q4_0<Isa>>;
     case WeightType::kQ4_1: return multiply<Isa, Q4_1<Isa>>;
     case WeightType::kQ5_0: return multiply<Isa, Q5_0<Isa>>;
+    case WeightType::kQ5_1: return multiply<Isa, Q5_1<Isa>>;
     case WeightType::kQ8_0: return multiply<Isa, Q8_0<Isa>>;
+    case WeightType::kIQ4_NL: return multiply<Isa, IQ4_NL<Isa>>;
+    default: return nullptr;
+  }
+}
+
+template <class Isa>
+MatmulFn select_super_blocks(WeightType type) {  // of 256 columns
+  switch (type) {
+    case WeightType::kQ2_K: return multiply<Isa, Q2_K<Isa>>;
+    case WeightType::kQ3_K: return multiply<Isa, Q3_K<Isa>>;
     case WeightType::kQ4_K: return multiply<Isa, Q4_K<Isa>>;
+    case WeightType::kQ5_K: return multiply<Isa, Q5_K<Isa>>;
     case WeightType::kQ6_K: return multiply<Isa, Q6_K<Isa>>;
+    case WeightType::kIQ4_XS: return multiply<Isa, IQ4_XS<Isa>>;
     default: return nullptr;
   }
 }

@@ -28,6 +28,10 @@ struct Isa {
     }
     return sum;
   }
+  VIVACE_INLINE static Words add_bytes(Words sums, Words bytes) {
+    const Words pairs = (bytes & 0x00ff00ffu) + (bytes >> 8 & 0x00ff00ffu);
+    return sums + (pairs & 0xffffu) + (pairs >> 16);
+  }
   VIVACE_INLINE static Floats fma(Floats a, Floats b, Floats c) { return a * b + c; }
   VIVACE_INLINE static Floats halves(const uint8_t* from) {
     Floats values;
@@ -39,12 +43,22 @@ struct Isa {
     for (int i = 0; i < kTileRows; ++i) values[i] = static_cast<int8_t>(from[i]);
     return values;
   }
+  VIVACE_INLINE static Words lookup(const uint8_t (&table)[16], Words bytes) {
+    Words found{};
+    for (int i = 0; i < 4; ++i) {
+      for (int r = 0; r < kTileRows; ++r) found[r] |= uint32_t{table[bytes[r] >> 8 * i & 15u]} << 8 * i;
+    }
+    return found;
+  }
   template <int kBytes>
   VIVACE_INLINE static void prefetch(const uint8_t*) {}
 };
 
 }  // namespace
 
-MatmulFn matmul(WeightType type) { return matmul_kernel::select<Isa>(type); }
+MatmulFn matmul(WeightType type) {
+  const MatmulFn found = matmul_kernel::select_blocks<Isa>(type);
+  return found ? found : matmul_kernel::select_super_blocks<Isa>(type);
+}
 
 }  // namespace vivace::portable

@@ -93,13 +93,17 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {WeightType::kQ4_1, "Q4_1", 576, 576},   {WeightType::kQ4_1, "Q4_1", 1536, 576},
-    {WeightType::kQ4_1, "Q4_1", 576, 1536},  {WeightType::kQ5_0, "Q5_0", 2048, 640},
-    {WeightType::kQ5_0, "Q5_0", 4864, 896},  {WeightType::kQ8_0, "Q8_0", 896, 896},
-    {WeightType::kQ8_0, "Q8_0", 49152, 576}, {WeightType::kQ4_K, "Q4_K", 896, 4864},
-    {WeightType::kQ4_K, "Q4_K", 8960, 1536}, {WeightType::kQ4_K, "Q4_K", 1536, 8960},
-    {WeightType::kQ6_K, "Q6_K", 1536, 8960}, {WeightType::kQ6_K, "Q6_K", 32768, 1536},
-    {WeightType::kBF16, "BF16", 1536, 1536}, {WeightType::kF32, "F32", 1536, 1536},
+    {WeightType::kQ4_1, "Q4_1", 576, 576},       {WeightType::kQ4_1, "Q4_1", 1536, 576},
+    {WeightType::kQ4_1, "Q4_1", 576, 1536},      {WeightType::kQ5_0, "Q5_0", 2048, 640},
+    {WeightType::kQ5_0, "Q5_0", 4864, 896},      {WeightType::kQ8_0, "Q8_0", 896, 896},
+    {WeightType::kQ8_0, "Q8_0", 49152, 576},     {WeightType::kQ4_K, "Q4_K", 896, 4864},
+    {WeightType::kQ4_K, "Q4_K", 8960, 1536},     {WeightType::kQ4_K, "Q4_K", 1536, 8960},
+    {WeightType::kQ6_K, "Q6_K", 1536, 8960},     {WeightType::kQ6_K, "Q6_K", 32768, 1536},
+    {WeightType::kQ4_0, "Q4_0", 8960, 1536},     {WeightType::kQ5_1, "Q5_1", 8960, 1536},
+    {WeightType::kQ2_K, "Q2_K", 8960, 1536},     {WeightType::kQ3_K, "Q3_K", 8960, 1536},
+    {WeightType::kQ5_K, "Q5_K", 8960, 1536},     {WeightType::kIQ4_NL, "IQ4_NL", 8960, 1536},
+    {WeightType::kIQ4_XS, "IQ4_XS", 8960, 1536}, {WeightType::kBF16, "BF16", 1536, 1536},
+    {WeightType::kF32, "F32", 1536, 1536},
 };
 
 }  // namespace

@@ -61,6 +61,8 @@ double half(const uint8_t* at) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
+const int kCodes[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
 double value_at(WeightType type, const uint8_t* row, int k) {
   const int in32 = k % 32, in256 = k % 256;
   const auto nibble = [&](const uint8_t* bytes) { return in32 < 16 ? bytes[in32] & 15 : bytes[in32 - 16] >> 4; };
@@ -77,6 +79,10 @@ double value_at(WeightType type, const uint8_t* row, int k) {
       std::memcpy(&value, &bits, 4);
       return value;
     }
+    case WeightType::kQ4_0: {
+      const uint8_t* block = row + k / 32 * 18;
+      return half(block) * (nibble(block + 2) - 8);
+    }
     case WeightType::kQ4_1: {
       const uint8_t* block = row + k / 32 * 20;
       return half(block) * nibble(block + 4) + half(block + 2);
@@ -86,18 +92,42 @@ double value_at(WeightType type, const uint8_t* row, int k) {
       const int fifth = block[2 + in32 / 8] >> in32 % 8 & 1;
       return half(block) * (nibble(block + 6) + 16 * fifth - 16);
     }
+    case WeightType::kQ5_1: {
+      const uint8_t* block = row + k / 32 * 24;
+      const int fifth = block[4 + in32 / 8] >> in32 % 8 & 1;
+      return half(block) * (nibble(block + 8) + 16 * fifth) + half(block + 2);
+    }
     case WeightType::kQ8_0: {
       const uint8_t* block = row + k / 32 * 34;
       return half(block) * static_cast<int8_t>(block[2 + in32]);
     }
-    case WeightType::kQ4_K: {
-      const uint8_t* block = row + k / 256 * 144;
+    case WeightType::kQ2_K: {
+      const uint8_t* block = row + k / 256 * 84;
+      const int byte = block[16 + in256 / 128 * 32 + in32], field = block[in256 / 16];
+      const int q = byte / (1 << in256 % 128 / 32 * 2) % 4;
+      return half(block + 80) * (field % 16) * q - half(block + 82) * (field / 16);
+    }
+    case WeightType::kQ3_K: {
+      const uint8_t* block = row + k / 256 * 110;
+      const uint8_t* f = block + 96;
+      const int s = in256 / 16, b = in256 / 32;
+      const int low_bits = s < 8 ? f[s] % 16 : f[s - 8] / 16;
+      const int high_bits = f[8 + s % 4] >> 2 * (s / 4) & 3;
+      const int low = block[32 + in256 / 128 * 32 + in32] >> 2 * (b % 4) & 3;
+      const int q = block[in32] >> b & 1 ? low : low - 4;
+      return half(block + 108) * (low_bits + 16 * high_bits - 32) * q;
+    }
+    case WeightType::kQ4_K:
+    case WeightType::kQ5_K: {
+      const bool five = type == WeightType::kQ5_K;
+      const uint8_t* block = row + k / 256 * (five ? 176 : 144);
       const uint8_t* f = block + 4;
       const int b = in256 / 32;
       const int scale = b < 4 ? f[b] % 64 : f[b + 4] % 16 + f[b - 4] / 64 * 16;
       const int minimum = b < 4 ? f[b + 4] % 64 : f[b + 4] / 16 + f[b] / 64 * 16;
-      const int byte = block[16 + b / 2 * 32 + in32];
-      return half(block) * scale * (b % 2 ? byte / 16 : byte % 16) - half(block + 2) * minimum;
+      const int byte = block[(five ? 48 : 16) + b / 2 * 32 + in32];
+      const int q = (b % 2 ? byte / 16 : byte % 16) + (five ? (block[16 + in32] >> b & 1) * 16 : 0);
+      return half(block) * scale * q - half(block + 2) * minimum;
     }
     case WeightType::kQ6_K: {
       const uint8_t* block = row + k / 256 * 210;
@@ -107,8 +137,18 @@ double value_at(WeightType type, const uint8_t* row, int k) {
       const int q = (part < 2 ? low % 16 : low / 16) + 16 * high - 32;
       return half(block + 208) * static_cast<int8_t>(block[192 + in256 / 16]) * q;
     }
-    default: return NAN;
+    case WeightType::kIQ4_NL: {
+      const uint8_t* block = row + k / 32 * 18;
+      return half(block) * kCodes[nibble(block + 2)];
+    }
+    case WeightType::kIQ4_XS: {
+      const uint8_t* block = row + k / 256 * 136;
+      const int b = in256 / 32;
+      const int scale = (block[4 + b / 2] >> b % 2 * 4) % 16 + (block[2 + b / 4] >> b % 4 * 2) % 4 * 16;
+      return half(block) * (scale - 32) * kCodes[nibble(block + 8 + 16 * b)];
+    }
   }
+  return NAN;
 }
 
 struct TypeInfo {
@@ -120,18 +160,30 @@ struct TypeInfo {
 };
 
 const TypeInfo kTypes[] = {
-    {WeightType::kF32, "F32", 1, {}, 4},           {WeightType::kF16, "F16", 1, {}, 2},
-    {WeightType::kBF16, "BF16", 1, {}, 2},         {WeightType::kQ4_1, "Q4_1", 32, {0, 2}, 20},
-    {WeightType::kQ5_0, "Q5_0", 32, {0}, 22},      {WeightType::kQ8_0, "Q8_0", 32, {0}, 34},
-    {WeightType::kQ4_K, "Q4_K", 256, {0, 2}, 144}, {WeightType::kQ6_K, "Q6_K", 256, {208}, 210},
+    {WeightType::kF32, "F32", 1, {}, 4},
+    {WeightType::kF16, "F16", 1, {}, 2},
+    {WeightType::kBF16, "BF16", 1, {}, 2},
+    {WeightType::kQ4_0, "Q4_0", 32, {0}, 18},
+    {WeightType::kQ4_1, "Q4_1", 32, {0, 2}, 20},
+    {WeightType::kQ5_0, "Q5_0", 32, {0}, 22},
+    {WeightType::kQ5_1, "Q5_1", 32, {0, 2}, 24},
+    {WeightType::kQ8_0, "Q8_0", 32, {0}, 34},
+    {WeightType::kQ2_K, "Q2_K", 256, {80, 82}, 84},
+    {WeightType::kQ3_K, "Q3_K", 256, {108}, 110},
+    {WeightType::kQ4_K, "Q4_K", 256, {0, 2}, 144},
+    {WeightType::kQ5_K, "Q5_K", 256, {0, 2}, 176},
+    {WeightType::kQ6_K, "Q6_K", 256, {208}, 210},
+    {WeightType::kIQ4_NL, "IQ4_NL", 32, {0}, 18},
+    {WeightType::kIQ4_XS, "IQ4_XS", 256, {0}, 136},
 };
 
 bool is_float(const TypeInfo& info) { return info.block == 1; }
 
 std::mt19937_64 generator(7);
 
-uint16_t random_half() {  // magnitude 2^-10 .. 2^-5, sometimes subnormal
+uint16_t random_half() {  // magnitude 2^-10 .. 2^-5, sometimes subnormal or zero
   const auto bits = static_cast<uint16_t>(generator());
+  if (generator() % 64 == 0) return 0;
   if (generator() % 64 == 0) return bits & 0x83ff;
   return static_cast<uint16_t>((bits & 0x83ff) | (5 + bits % 5) << 10);
 }
@@ -152,7 +204,8 @@ void fill_stored(const TypeInfo& info, uint8_t* row, int cols) {
     }
     return;
   }
-  for (int64_t i = 0; i < bytes; ++i) row[i] = static_cast<uint8_t>(generator());
+  const int codes = static_cast<int>(generator() % 8);  // at times all the least or all the largest
+  for (int64_t i = 0; i < bytes; ++i) row[i] = codes == 0 ? 0 : codes == 1 ? 255 : static_cast<uint8_t>(generator());
   for (int64_t block = 0; block < bytes; block += info.block_bytes) {
     for (int offset : info.half_offsets) {
       const uint16_t scale = random_half();
@@ -308,7 +361,7 @@ void check_accuracy(const TypeInfo& info, int outputs, int cols, int rows) {
       // may exceed the largest product.
       const double roundings = is_float(info) ? std::max(1.0, std::sqrt(cols / 1024.0)) : 1;
       const double limit = 1e-6 * roundings * largest + (with_bias ? 5e-7 : 0);
-      if (!(worst < limit)) {
+      if (!(worst <= limit)) {
         fail(c.name + " " + implementation.isa + ": error " + std::to_string(worst / largest * 1e6) +
              "e-6 of the largest value");
       }
@@ -361,10 +414,11 @@ void check_sizes() {
   if (stored_row_bytes(static_cast<WeightType>(99), 256) != 0) fail("an unknown type must be refused");
   if (stored_row_bytes(WeightType::kQ5_0, -32) != 0) fail("negative columns must be refused");
   if (packed_tile_bytes(WeightType::kQ4_K, 1 << 20) != 0) fail("rows too long for the scratch memory must be refused");
-  if (packed_tile_bytes(WeightType::kQ2_K, 256) != 0) fail("a type without kernels must be refused");
+  if (packed_tile_bytes(static_cast<WeightType>(16), 256) != 0) fail("a type without kernels must be refused");
   for (const TypeInfo& info : kTypes) {
     const int64_t stored = 16 * stored_row_bytes(info.type, 1536), packed = packed_tile_bytes(info.type, 1536);
-    if (packed < stored || packed > stored * 1.01) fail(std::string(info.name) + ": packing grows by over 1 %");
+    const double growth = info.type == WeightType::kQ3_K ? 1.02 : 1.01;  // wide scales
+    if (packed < stored || packed > stored * growth) fail(std::string(info.name) + ": packing grows by too much");
   }
 }
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, quants
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from vivace.model.load.dequantise import dequantise
+from vivace.model.load.gguf import TYPE_NAMES
 from vivace.model.load.quantise import quantise_matrix, quantise_q8_0
 from vivace.model.load.tensors import BLOCKS, row_bytes
 from vivace.model.weights import StoredMatrix
 
 RNG = np.random.default_rng(0)
+
+
+def test_types_are_those_of_the_format() -> None:
+    for kind in GGMLQuantizationType:
+        assert TYPE_NAMES[kind.value] == kind.name
+    for kind, sizes in BLOCKS.items():
+        assert GGML_QUANT_SIZES[GGMLQuantizationType[kind]] == sizes
 
 
 def bits(values: np.ndarray) -> np.ndarray:

@@ -34,16 +34,20 @@ def _axes(kind: str, m: int, rows: int, cols: int, bias: int = 0) -> Axes:
     return {"type": kind, "rows": rows, "cols": cols, "m": m, "bias": bias}
 
 
+_SMALL = tuple(kind for kind, (values, _) in BLOCKS.items() if values == 32)  # blocks in pairs, or one alone at the end
+
+
 def _cases() -> tuple[Axes, ...]:
     shapes = [(1, 16, 256), (1, 40, 512), (2, 16, 768), (3, 17, 256), (5, 33, 1024), (8, 64, 256), (16, 48, 512)]
     shapes += [(17, 31, 256), (64, 16, 512), (65, 50, 256)]
     cases = [_axes(kind, m, rows, cols, m % 2) for kind in BLOCKS for m, rows, cols in shapes]
-    cases += [_axes(kind, m, 20, cols) for kind in ("Q4_1", "Q5_0", "Q8_0") for m in (1, 7) for cols in (32, 96, 576)]
+    cases += [_axes(kind, m, 20, cols) for kind in _SMALL for m in (1, 7) for cols in (32, 96, 576)]
     cases += [_axes(kind, 3, 19, 45) for kind in sorted(FLOAT_TYPES)]
     return tuple(cases)
 
 
 _BENCH = [("Q4_1", 1536, 576), ("Q5_0", 4864, 896), ("Q8_0", 4096, 576), ("Q4_K", 8960, 1536), ("Q6_K", 1536, 8960)]
+_BENCH += [(kind, 8960, 1536) for kind in ("Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS")]
 
 
 def _bytes(axes: Axes) -> int:
