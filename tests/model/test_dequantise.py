@@ -7,7 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 
 from vivace.model.load.dequantise import dequantise
-from vivace.model.load.quantise import quantise_matrix, quantise_q8_0
+from vivace.model.load.quantise import ConvertedMatrix, quantise
 from vivace.model.load.tensors import BLOCKS, row_bytes
 from vivace.model.weights import StoredMatrix
 
@@ -48,15 +48,18 @@ def test_quantised_bits() -> None:
     values[5] = np.round(RNG.uniform(-127, 127, 320) * 2) / 2  # ties
     values[5, ::32] = 127
     values[6] = 1e-9  # below what a half float holds
-    np.testing.assert_array_equal(quantise_q8_0(values), quants.quantize(values, GGMLQuantizationType.Q8_0))
+    np.testing.assert_array_equal(quantise("Q8_0", values), quants.quantize(values, GGMLQuantizationType.Q8_0))
 
 
 def test_quantising_follows_the_order_of_rows() -> None:
     values = RNG.standard_normal((64, 32 * 1024)).astype(np.float32)  # more than one chunk
     order = RNG.permutation(64)
     matrix = StoredMatrix("F32", 64, values.shape[1], values.view(np.uint8), order)
-    assert quantise_matrix(matrix).row_order is None
-    np.testing.assert_array_equal(quantise_matrix(matrix).data, quantise_q8_0(values[order]))
+    converted = ConvertedMatrix("Q8_0", matrix, "w")
+    assert converted.row_order is None
+    np.testing.assert_array_equal(converted.data, quantise("Q8_0", values[order]))
+    np.testing.assert_array_equal(converted.dequantise(7, 9), dequantise("Q8_0", converted.data[7:9], 32 * 1024))
+    assert converted.nbytes == converted.data.nbytes and converted.source is matrix.data
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e7])
@@ -64,4 +67,4 @@ def test_values_that_q8_0_cannot_hold(bad: float) -> None:
     values = np.zeros((2, 32), np.float32)
     values[1, 5] = bad
     with pytest.raises(ValueError, match="cannot hold"):
-        quantise_q8_0(values)
+        quantise("Q8_0", values)

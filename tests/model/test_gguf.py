@@ -95,7 +95,7 @@ def test_alignment_and_scaling_and_head(tmp_path: Path) -> None:
 
 def test_float_matrices_can_be_quantised(tmp_path: Path) -> None:
     path = save(tmp_path / "toy.gguf", toy().data)
-    plain, quantised = load_checkpoint(path), load_checkpoint(path, weight_type="Q8_0")
+    plain, quantised = load_checkpoint(path), load_checkpoint(path, weights="Q8_0")
     kinds = {matrix.type for matrix in plain.matrices.values()}
     assert kinds == {"Q8_0", "Q4_1", "Q5_0", "F16"} and plain.fingerprint != quantised.fingerprint
     for name, matrix in quantised.matrices.items():
@@ -103,7 +103,7 @@ def test_float_matrices_can_be_quantised(tmp_path: Path) -> None:
         assert matrix.type == ("Q8_0" if before.type == "F16" else before.type)
         np.testing.assert_allclose(matrix.dequantise(), before.dequantise(), atol=0.02)
     with pytest.raises(ModelError, match="Q8_0"):
-        load_checkpoint(path, weight_type="Q2_X")
+        load_checkpoint(path, weights="Q2_X")
 
 
 def test_the_fingerprint_follows_the_contents(tmp_path: Path) -> None:

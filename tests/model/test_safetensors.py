@@ -83,7 +83,7 @@ def test_types(dtype: torch.dtype, tmp_path: Path) -> None:
     assert {matrix.type for matrix in checkpoint.matrices.values()} == {expected}
     wanted = model.state_dict()[UP].float().numpy()
     np.testing.assert_array_equal(checkpoint.matrices["blocks.0.up"].dequantise(), wanted)
-    quantised = load_checkpoint(tmp_path, weight_type="Q8_0").matrices["blocks.0.up"]
+    quantised = load_checkpoint(tmp_path, weights="Q8_0").matrices["blocks.0.up"]
     step = np.abs(wanted).reshape(-1, 32).max(1) / 127
     error = np.abs(quantised.dequantise() - wanted).reshape(-1, 32).max(1)
     assert quantised.type == "Q8_0" and (error <= 0.51 * step + 127 * step * 2**-11).all() and error.max() > 0

@@ -57,12 +57,13 @@ class NativeExecutor:
 
     def _describe(self) -> _native.Model:
         spec, embed = self.spec, self._checkpoint.matrices["embed"]
+        self._embed = embed.data
         if embed.row_order is not None:
             raise ValueError("an embedding matrix with reordered rows cannot be looked up")
         model = _native.Model()
         model.hidden, model.vocab, model.eps = spec.hidden, spec.vocab, spec.norm_eps
         model.embed_scale, model.logit_softcap = spec.embed_scale, spec.logit_softcap or 0.0
-        model.embed_type, model.embed, model.embed_row_bytes = embed.type, address(embed.data), embed.data.strides[0]
+        model.embed_type, model.embed, model.embed_row_bytes = embed.type, address(self._embed), self._embed.strides[0]
         model.final_norm = address(self._vectors["final_norm"])
         model.head = self._weights.head
         for index, block in enumerate(spec.blocks):
