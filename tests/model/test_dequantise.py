@@ -66,5 +66,5 @@ def test_quantising_follows_the_order_of_rows() -> None:
 def test_values_that_q8_0_cannot_hold(bad: float) -> None:
     values = np.zeros((2, 32), np.float32)
     values[1, 5] = bad
-    with pytest.raises(ValueError, match="cannot hold"):
+    with pytest.raises(ValueError, match="not finite|too large"):
         quantise("Q8_0", values)

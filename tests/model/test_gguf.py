@@ -170,7 +170,7 @@ BAD_METADATA: list[tuple[dict[str, object], str]] = [
     ({"general.alignment": 24}, "general.alignment is 24"),
     ({"general.alignment": 0}, "general.alignment is 0"),
     ({"general.alignment": "x"}, "general.alignment is 'x'"),
-    ({"split.count": 3}, "part of a split model"),
+    ({"split.count": 3}, "no whole part of a split model"),
     ({"general.architecture": None}, "'general.architecture' is missing"),
     ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported: gemma3, llama, qwen2"),
     ({"general.architecture": "a\nb\x1b[31m"}, r"'a\\nb\\x1b\[31m'"),

@@ -44,7 +44,10 @@ def _keys(file: GGUFFile) -> Keys:
 
 
 def _number(file: GGUFFile) -> int:
-    return _keys(file).integer(_NUMBER, low=0, high=_MOST_PARTS) + 1
+    keys = _keys(file)
+    if _NUMBER not in keys:
+        keys.fail(_NUMBER, "is missing: it is no whole part of a split model")
+    return keys.integer(_NUMBER, low=0, high=_MOST_PARTS) + 1
 
 
 def _parts(opened: GGUFFile, count: int) -> list[GGUFFile]:
@@ -70,6 +73,9 @@ def _parts(opened: GGUFFile, count: int) -> list[GGUFFile]:
 
 def _check_part(file: GGUFFile, number: int, first: GGUFFile) -> None:
     """That `file` says it is that part, and of the same model as the `first`."""
+    for key in (_COUNT, _TENSORS):
+        if (key in first.metadata) != (key in file.metadata):
+            raise ModelError(f"{file.path}: is part of another model than {first.path.name}: only one has {shown(key)}")
     if _number(file) != number:
         raise ModelError(f"{file.path}: has the name of part {number}, but says it is part {_number(file)}")
     for key in file.metadata:
@@ -78,9 +84,6 @@ def _check_part(file: GGUFFile, number: int, first: GGUFFile) -> None:
             continue
         if file.metadata[key] != first.metadata[key]:
             raise ModelError(f"{file.path}: is part of another model than {first.path.name}: {shown(key)} differs")
-    for key in (_COUNT, _TENSORS):
-        if key in first.metadata and key not in file.metadata:
-            raise ModelError(f"{file.path}: is no part of a split model: {shown(key)} is missing")
 
 
 def _joined(parts: list[GGUFFile]) -> dict[str, Tensor]:
