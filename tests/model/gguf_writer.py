@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,18 @@ def write_gguf(
     return out
 
 
+def write_split(
+    metadata: Mapping[str, object], tensors: Mapping[str, Raw], counts: Sequence[int], stem: str = "toy"
+) -> dict[str, Written]:
+    """The parts of a split model by file name: each with that many of the tensors, the metadata in the first."""
+    left, parts = iter(tensors.items()), {}
+    for number, count in enumerate(counts):
+        own = {"split.no": number, "split.count": len(counts), "split.tensors.count": len(tensors)}
+        name = f"{stem}-{number + 1:05}-of-{len(counts):05}.gguf"
+        parts[name] = write_gguf(own if number else {**metadata, **own}, dict(islice(left, count)))
+    return parts
+
+
 def toy_llama(
     *,
     layers: int = 1,
@@ -134,7 +147,8 @@ def toy_llama(
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 5000.0,
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.tokens": [chr(97 + i) for i in range(vocab)],
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": [chr(97 + i) for i in range(vocab - 1)] + ["ab"],
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.token_type": [1] * vocab,
         "tokenizer.ggml.bos_token_id": 0,

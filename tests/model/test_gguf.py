@@ -166,7 +166,7 @@ LYING_FIELDS: list[tuple[str, str, tuple[int, ...], str]] = [
 
 # Metadata of the toy replaced, or dropped where the value is None.
 BAD_METADATA: list[tuple[dict[str, object], str]] = [
-    ({"": 1}, "metadata key 17 is empty"),
+    ({"": 1}, "metadata key 18 is empty"),
     ({"general.alignment": 24}, "general.alignment is 24"),
     ({"general.alignment": 0}, "general.alignment is 0"),
     ({"general.alignment": "x"}, "general.alignment is 'x'"),
