@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return Tokenizer.from_gguf(file.metadata)
+        return _naming(source, lambda: Tokenizer.from_gguf(file.metadata))
 
     return Checkpoint(
         name=name or file.name,
@@ -112,7 +112,7 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return Tokenizer.from_folder(path)
+        return _naming(str(path), lambda: Tokenizer.from_folder(path))
 
     files = [file.path for file in folder.files]
     return Checkpoint(
@@ -129,6 +129,14 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
         make_tokenizer=make_tokenizer,
         file_bytes=sum(len(file.bytes) for file in folder.files),
     )
+
+
+def _naming(source: str, make: Callable[[], Tokenizer]) -> Tokenizer:
+    """What `make` returns; its ModelError names the source too."""
+    try:
+        return make()
+    except ModelError as error:
+        raise error if str(error).startswith(source) else ModelError(f"{source}: {error}") from None
 
 
 def _with_special_tokens(spec: ModelSpec, keys: Keys, bos_key: str, ends: Iterable[int]) -> ModelSpec:

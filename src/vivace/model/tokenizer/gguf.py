@@ -37,7 +37,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         name = keys.text("pre", "default")
         if name not in PRE_TOKENIZERS:
             raise ModelError(
-                f"{_SOURCE}: pre-tokenizer '{name}' is not supported; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
+                f"{_SOURCE}: pre-tokenizer '{name:.60}' is not supported; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
             )
         pre = PRE_TOKENIZERS[name]
         spelling = "byte_level"
@@ -50,7 +50,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         spelling = "sentencepiece"
         encode_plain, aliases = _sentencepiece(keys, tokens, kinds)
     else:
-        raise ModelError(f"{_SOURCE}: tokenizer model '{model}' is not supported; supported: gpt2, llama")
+        raise ModelError(f"{_SOURCE}: tokenizer model '{model:.60}' is not supported; supported: gpt2, llama")
 
     def token(key: str) -> int | None:
         return keys.integer(key, low=0, high=len(tokens) - 1) if key in keys else None
