@@ -97,7 +97,7 @@ fuzz: $(VENV)/.runtime  ## CASES broken model files through the readers, under A
 	@mkdir -p build
 	$(call cmake,build/address,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DVIVACE_SANITIZE=address) --target _native
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
-	ASAN_OPTIONS=detect_leaks=0 $(PY) tests/fuzz/fuzz.py --native build/address/_native*.so --cases $(CASES)
+	ASAN_OPTIONS=detect_leaks=0 $(PY) tests/model/fuzz.py --native build/address/_native*.so --cases $(CASES)
 
 clean:  ## remove everything that was built, the environment too
 	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

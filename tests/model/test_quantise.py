@@ -14,6 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import vivace
 from vivace.cli.generation import WEIGHT_TYPES
+from vivace.cli.models import describe
 from vivace.core.step import Segment, StepRequest
 from vivace.exec.native import NativeExecutor
 from vivace.exec.reference import ReferenceExecutor
@@ -143,6 +144,7 @@ def test_every_type_is_packed(weights: str, tmp_path: Path) -> None:
 def test_the_default_is_eight_bits_for_folders_only(tmp_path: Path) -> None:
     folder = save_folder(zoo_model("llama-3to1-tied"), tmp_path)
     (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER))
+    assert describe(str(folder))["tensors"] == {"F32": 22} and describe(str(folder))["loaded_as"] == {"Q8_0": 22}
     with vivace.load(str(folder)) as llm, vivace.load(str(folder), weights="keep") as kept:
         assert llm.weights_bytes < 0.3 * kept.weights_bytes
         assert llm.generate([[1, 2, 3]], max_tokens=4)[0].memory.weights_bytes == llm.weights_bytes

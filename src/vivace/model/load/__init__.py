@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from vivace.model.errors import ModelError, shown
 from vivace.model.families import of_architecture, of_model_type
+from vivace.model.family import tensor_name
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
 from vivace.model.load.fingerprint import fingerprint
@@ -101,6 +104,8 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     config = folder.config
     family = of_model_type(config.text("model_type"), config.source)
     spec = family.from_config(config, {tensor.name: tensor.shape for tensor in folder.tensors.values()})
+    if spec.tied_head and _has_own_head(folder, family.folder_names):
+        spec = dataclasses.replace(spec, tied_head=False)
     ends = [
         token for keys in (folder.generation, config) for token in keys.integers("eos_token_id", low=0, high=1 << 32)
     ]
@@ -116,7 +121,7 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
 
     files = [file.path for file in folder.files]
     return Checkpoint(
-        name=name or path.resolve().name,
+        name=name or _folder_name(path),
         path=str(path),
         fingerprint=fingerprint(
             [(path / "config.json").read_bytes(), *(file.header for file in folder.files)],
@@ -129,6 +134,22 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
         make_tokenizer=make_tokenizer,
         file_bytes=sum(len(file.bytes) for file in folder.files),
     )
+
+
+def _has_own_head(folder: Folder, names: Mapping[str, str]) -> bool:
+    """Whether a head lies in the files that is not the embedding, whatever config.json says."""
+    head, embed = (folder.tensors.get(tensor_name(names, ours)) for ours in ("head", "embed"))
+    if head is None or embed is None:
+        return False
+    return (head.type, head.shape) != (embed.type, embed.shape) or not np.array_equal(head.data, embed.data)
+
+
+def _folder_name(path: Path) -> str:
+    """The folder's own name; the repository's for models--USER--REPO/snapshots/REVISION in the hub's cache."""
+    path = path.resolve()
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        return path.parents[1].name.rpartition("--")[2]
+    return path.name
 
 
 def _naming(source: str, make: Callable[[], Tokenizer]) -> Tokenizer:

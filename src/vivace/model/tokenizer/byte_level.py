@@ -41,7 +41,7 @@ def library_errors(fact: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise ModelError(f"{fact}: {error}") from None
+        raise ModelError(f"{fact}: {error!s:.200}") from None
 
 
 def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer, source: str) -> Backend:

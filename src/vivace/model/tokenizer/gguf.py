@@ -36,9 +36,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if model == "gpt2":
         name = keys.text("pre", "default")
         if name not in PRE_TOKENIZERS:
-            raise ModelError(
-                f"{_SOURCE}: pre-tokenizer '{name:.60}' is not supported; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
-            )
+            supported = ", ".join(sorted(PRE_TOKENIZERS))
+            raise ModelError(f"{_SOURCE}: pre-tokenizer '{name:.60}' is not supported; supported: {supported}")
         pre = PRE_TOKENIZERS[name]
         spelling = "byte_level"
         _check_unique(tokens)

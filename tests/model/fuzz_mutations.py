@@ -8,8 +8,8 @@ import struct
 from typing import Any
 
 import numpy as np
+from fuzz_samples import Files, Model
 from gguf_writer import BLOCKS, TYPES, Raw
-from samples import Files, Model
 
 NUMBERS = (0, 1, 2, 3, 7, 8, 31, 32, 33, 63, 64, 127, 128, 255, 256, 4096, 65535, 1 << 20, (1 << 24) + 1, (1 << 31) - 1)
 WIDE = (*NUMBERS, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
@@ -114,7 +114,7 @@ def _change_metadata(metadata: dict[str, Any], draw: random.Random) -> None:
 
 def _gguf_value(draw: random.Random) -> Any:
     """Of a type that a GGUF file can hold; a list has one type."""
-    kind = draw.choice((NUMBERS, NUMBERS, FLOATS[:8], TEXTS, (True, False)))
+    kind = draw.choice((WIDE[: WIDE.index(1 << 32)], NUMBERS, FLOATS[:8], TEXTS, (True, False)))
     one: Any = draw.choice(kind)
     return [draw.choice(kind) for _ in range(draw.choice((1, 2, 8)))] if draw.random() < 0.2 else one
 

@@ -22,12 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "model")]
-
 import numpy as np
-from mutations import change_bytes, change_contents
-from samples import Files, sample, write
+from fuzz_mutations import change_bytes, change_contents
+from fuzz_samples import Files, sample, write
 
 from vivace.core.step import Segment, StepRequest
 from vivace.model.chat_template import ChatError
@@ -78,7 +75,8 @@ def use(path: Path, draw: random.Random) -> str:
     except ModelError as error:
         raise Refused("weights", error) from error
     seq = executor.store.new()
-    tokens = np.array([draw.randrange(checkpoint.spec.vocab) for _ in range(3)], np.int32)
+    count = min(3, checkpoint.spec.max_context)
+    tokens = np.array([draw.randrange(checkpoint.spec.vocab) for _ in range(count)], np.int32)
     result = executor.run(StepRequest([Segment(seq, tokens)]))
     assert result.logits.shape == (1, checkpoint.spec.vocab)
     executor.close()

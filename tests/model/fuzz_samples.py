@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
 from gguf_writer import BLOCKS, Raw, random_tensor, toy_llama, write_gguf, write_split
 
 GGUF_TYPES = ("F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
@@ -154,7 +153,11 @@ def _folder(kind: str, sizes: dict[str, int], draw: random.Random) -> Model:
     files: Metadata = {
         "config.json": config,
         "generation_config.json": {"eos_token_id": [draw.randrange(sizes["vocab"])], "bos_token_id": 0},
-        "tokenizer_config.json": {"eos_token": "<s>", "bos_token": {"content": "<s>"}, "chat_template": "{{ messages }}"},
+        "tokenizer_config.json": {
+            "eos_token": "<s>",
+            "bos_token": {"content": "<s>"},
+            "chat_template": "{{ messages }}",
+        },
         "tokenizer.json": _tokenizer(sizes["vocab"], draw),
     }
     return Model(kind, files, tensors)
