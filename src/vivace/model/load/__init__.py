@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vivace.model.errors import ModelError, shown
+from vivace.model.errors import ModelError, naming, shown
 from vivace.model.families import of_architecture, of_model_type
 from vivace.model.family import tensor_name
 from vivace.model.keys import Keys
@@ -81,7 +81,8 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return _naming(source, lambda: Tokenizer.from_gguf(file.metadata))
+        with naming(source):
+            return Tokenizer.from_gguf(file.metadata)
 
     return Checkpoint(
         name=name or file.name,
@@ -117,7 +118,8 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return _naming(str(path), lambda: Tokenizer.from_folder(path))
+        with naming(str(path)):
+            return Tokenizer.from_folder(path)
 
     files = [file.path for file in folder.files]
     return Checkpoint(
@@ -150,14 +152,6 @@ def _folder_name(path: Path) -> str:
     if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
         return path.parents[1].name.rpartition("--")[2]
     return path.name
-
-
-def _naming(source: str, make: Callable[[], Tokenizer]) -> Tokenizer:
-    """What `make` returns; its ModelError names the source too."""
-    try:
-        return make()
-    except ModelError as error:
-        raise error if str(error).startswith(source) else ModelError(f"{source}: {error}") from None
 
 
 def _with_special_tokens(spec: ModelSpec, keys: Keys, bos_key: str, ends: Iterable[int]) -> ModelSpec:
