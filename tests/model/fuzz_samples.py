@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from gguf_writer import BLOCKS, Raw, random_tensor, toy_llama, write_gguf, write_split
 
-GGUF_TYPES = ("F32", "F16", "BF16", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K")
+from vivace.model.load.tensors import BLOCKS as SUPPORTED
+
+GGUF_TYPES = tuple(kind for kind in BLOCKS if kind in SUPPORTED)
 Tensors = dict[str, Raw]
 Metadata = dict[str, Any]
 
@@ -63,7 +65,7 @@ def write(model: Model, draw: random.Random) -> Files:
     return Files(data | {s: safetensors({n: model.tensors[n] for n in held}) for s, held in shards.items()}, "")
 
 
-def safetensors(tensors: Mapping[str, Raw], change: Any = None) -> bytes:
+def safetensors(tensors: Mapping[str, Raw]) -> bytes:
     header, end = {}, 0
     for name, raw in tensors.items():
         header[name] = {"dtype": raw.type, "shape": list(raw.shape), "data_offsets": [end, end + len(raw.data)]}
