@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf_writer import save, toy_llama, write_gguf
-from toys import toy_checkpoint
 
+from toys import toy_checkpoint
 from vivace.core.step import Segment, StepRequest
 from vivace.exec.native import NativeExecutor
 from vivace.model.errors import ModelError
