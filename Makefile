@@ -96,8 +96,8 @@ sanitize: $(VENV)/.runtime  ## native tests under ASan, UBSan and TSan
 fuzz: $(VENV)/.runtime  ## CASES broken model files through the readers, under ASan and UBSan
 	@mkdir -p build
 	$(call cmake,build/address,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DVIVACE_SANITIZE=address) --target _native
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc \
-	ASAN_OPTIONS=detect_leaks=0 $(PY) tests/model/fuzz.py --native build/address/_native*.so --cases $(CASES)
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:malloc_context_size=8:quarantine_size_mb=8 $(PY) tests/model/fuzz.py --native build/address/_native*.so --cases $(CASES)
 
 clean:  ## remove everything that was built, the environment too
 	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
