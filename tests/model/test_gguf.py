@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf_writer import Raw, Written, random_tensor, save, toy_llama, write_gguf
 
+import vivace
 from vivace.model.errors import ModelError
 from vivace.model.load import load_checkpoint
 from vivace.model.load.gguf import GGUFFile
@@ -81,6 +82,17 @@ def test_rows_of_queries_and_keys_come_back_half_split(tmp_path: Path) -> None:
         np.testing.assert_array_equal(checkpoint.matrices[f"blocks.0.{part}"].dequantise(), half_split)
         np.testing.assert_array_equal(checkpoint.matrices[f"blocks.0.{part}"].dequantise(3, 21), half_split[3:21])
         np.testing.assert_array_equal(checkpoint.vectors[f"blocks.0.{part}.bias"], bias)
+
+
+def test_every_end_of_a_turn_counts(tmp_path: Path) -> None:
+    """Those of the file's three keys, and tokens that end a turn by their name."""
+    tokens = ["<s>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "a", "b", "ab"]
+    ends = {f"tokenizer.ggml.{key}_token_id": i + 1 for i, key in enumerate(("eos", "eot", "eom"))}
+    changes = ends | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3] * 5 + [1] * 3}
+    path = save(tmp_path / "toy.gguf", toy(**changes).data)
+    assert load_checkpoint(path).spec.eos_ids == (1, 2, 3)
+    with vivace.load(str(path)) as llm:
+        assert llm.engine.eos_ids == (1, 2, 3, 4)
 
 
 def test_alignment_and_scaling_and_head(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import vivace
 from vivace.cli.generation import WEIGHT_TYPES
 from vivace.cli.models import describe
+from vivace.cli.parser import UsageError
 from vivace.core.step import Segment, StepRequest
 from vivace.exec.native import NativeExecutor
 from vivace.exec.reference import ReferenceExecutor
@@ -74,8 +76,15 @@ def test_values_that_a_type_cannot_hold(kind: str) -> None:
             _ = ConvertedMatrix(kind, StoredMatrix("F32", 2, 32, values.view(np.uint8)), "the matrix").data
 
 
-def test_the_command_line_knows_the_types() -> None:
+@pytest.mark.parametrize("command", ["run", "chat", "bench"])
+def test_the_command_line_knows_the_types(command: str) -> None:
     assert WEIGHT_TYPES == WEIGHTS
+    parser = import_module(f"vivace.cli.{command}").parser()
+    for kind in WEIGHTS:
+        assert parser.parse(["model", "--weights", kind]).weights == kind
+    assert parser.parse(["model"]).weights is None
+    with pytest.raises(UsageError, match="unknown 'Q4_9'; did you mean Q4_"):
+        parser.parse(["model", "--weights", "Q4_9"])
 
 
 def ragged_folder(folder: Path, dtype: torch.dtype = torch.float32, *, tied: bool = False) -> Path:

@@ -48,7 +48,7 @@ class ConvertedMatrix(StoredMatrix):
         self._stored, self._what = stored, what
 
     @property
-    def data(self) -> Bytes:  # type: ignore[override]
+    def data(self) -> Bytes:
         out = np.empty((self.rows, row_bytes(self.type, self.cols)), np.uint8)
         step = max(1, _CHUNK_VALUES // self.cols)
         for first in range(0, self.rows, step):
@@ -102,8 +102,7 @@ def _inverse(d: Float32) -> Float32:
 def _nibbles(codes: Bytes) -> Bytes:
     """[blocks, 32] values of four bits as [blocks, 16]: value i in the low, value i + 16 in the high half of byte i."""
     half = codes.shape[1] // 2
-    packed: Bytes = codes[:, :half] | codes[:, half:] << 4
-    return packed
+    return codes[:, :half] | codes[:, half:] << np.uint8(4)
 
 
 def _signed_codes(blocks: Float32, bits: int) -> tuple[Float32, Bytes]:
@@ -142,12 +141,12 @@ def _q4_1(blocks: Float32) -> Bytes:
 
 def _q5_0(blocks: Float32) -> Bytes:
     d, codes = _signed_codes(blocks, 5)
-    return np.concatenate([_bytes_of(d), _fifth_bits(codes), _nibbles(codes & 15)], axis=1)
+    return np.concatenate([_bytes_of(d), _fifth_bits(codes), _nibbles(codes & np.uint8(15))], axis=1)
 
 
 def _q5_1(blocks: Float32) -> Bytes:
     d, low, codes = _offset_codes(blocks, 5)
-    return np.concatenate([_bytes_of(d), _bytes_of(low), _fifth_bits(codes), _nibbles(codes & 15)], axis=1)
+    return np.concatenate([_bytes_of(d), _bytes_of(low), _fifth_bits(codes), _nibbles(codes & np.uint8(15))], axis=1)
 
 
 def _q8_0(blocks: Float32) -> Bytes:
