@@ -1,6 +1,7 @@
 # vivace: build, run, test. `make demo` and `make test` need Python 3.10+ (with headers and venv), g++, make and git.
 
 PYTHON ?= python3
+CASES  ?= 20000
 JOBS   ?= $(shell nproc)
 MODEL  ?= smollm2-135m
 PROMPT ?= Explain in two sentences why the sky is blue.
@@ -12,7 +13,7 @@ NATIVE := CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' 2>/dev/
 PYPATHS := src tests evidence
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint type format bench evidence docs clean sanitize native-test
+.PHONY: help build demo test lint type format bench evidence docs clean sanitize fuzz native-test
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +91,13 @@ sanitize: $(VENV)/.runtime  ## native tests under ASan, UBSan and TSan
 	$(VENV)/bin/ctest --test-dir build/address --output-on-failure
 	$(call cmake,build/thread,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DVIVACE_SANITIZE=thread)
 	$(VENV)/bin/ctest --test-dir build/thread --output-on-failure
+
+# The module is loaded into an ordinary interpreter, which must have the sanitizer's library before any other.
+fuzz: $(VENV)/.runtime  ## CASES broken model files through the readers, under ASan and UBSan
+	@mkdir -p build
+	$(call cmake,build/address,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DVIVACE_SANITIZE=address) --target _native
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0:malloc_context_size=8:quarantine_size_mb=8 $(PY) tests/model/fuzz.py --native build/address/_native*.so --cases $(CASES)
 
 clean:  ## remove everything that was built, the environment too
 	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

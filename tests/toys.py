@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from vivace.model.load.quantise import quantise_q8_0
+from vivace.model.load.quantise import quantise
 from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
 
@@ -49,7 +49,7 @@ def toy_checkpoint(family: str, seed: int, weights: str = "Q8_0") -> Checkpoint:
 
     def matrix(rows: int, cols: int) -> StoredMatrix:
         values = random.standard_normal((rows, cols), dtype=np.float32) * np.float32(1.5 / cols**0.5)
-        data = quantise_q8_0(values) if weights == "Q8_0" else values.view(np.uint8)
+        data = quantise("Q8_0", values) if weights == "Q8_0" else values.view(np.uint8)
         return StoredMatrix(weights, rows, cols, data)
 
     def vector(name: str, length: int) -> np.ndarray:

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 namespace vivace {
 namespace {
@@ -42,6 +43,9 @@ void Program::build() {
     lists += layer.kv_heads;
     if (layer.kv_heads < 1 || layer.heads % layer.kv_heads || layer.heads / layer.kv_heads > kMaxGroup)
       throw std::invalid_argument("query heads must be 1 to 256 times the KV heads");
+    if (layer.head_dim < 16 || layer.head_dim % 16)
+      throw std::invalid_argument("heads of " + std::to_string(layer.head_dim) +
+                                  " values are not supported; a multiple of 16 is needed");
     group = std::max(group, layer.heads / layer.kv_heads);
     dim_ = std::max(dim_, layer.head_dim);
     qkv_width_ = std::max(qkv_width_, (layer.heads + 2 * layer.kv_heads) * layer.head_dim);

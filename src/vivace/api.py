@@ -44,11 +44,14 @@ def load(
     threads: int | None = None,
     context: int | None = None,
     executor: str = "native",
+    weights: str | None = None,
 ) -> LLM:
     """Load a model: an alias of the catalogue, a path to a `.gguf` file or a folder with safetensors.
 
     `threads`: default is the CPU quota of this process. `context`: the most tokens of a prompt and its completion.
-    `executor`: "native", or "reference" (torch, slow). Raises ValueError for arguments that are not allowed and
+    `executor`: "native", or "reference" (torch, slow). `weights`: the type that float weights are loaded as ("Q8_0",
+    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"), or "keep"; default "Q8_0" for a folder, "keep" for a GGUF file.
+    Raises ValueError for arguments that are not allowed and
     whatever is wrong with the model's files.
     """
     if plan is not None and not isinstance(plan, str):
@@ -60,9 +63,10 @@ def load(
     threads = default_threads() if threads is None else _at_least_one("threads", threads, MAX_THREADS)
     start = perf_counter()
     from vivace.model.catalogue import resolve
-    from vivace.model.load import load_checkpoint
+    from vivace.model.load import default_weights, load_checkpoint
 
-    checkpoint = load_checkpoint(resolve(model))
+    path = resolve(model)
+    checkpoint = load_checkpoint(path, weights=default_weights(path) if weights is None else weights)
     context = _context(context, checkpoint.spec.max_context)
     pages = pages_of(max(context, CACHE_TOKENS))
     return LLM(
@@ -70,7 +74,7 @@ def load(
         checkpoint.tokenizer,
         context=context,
         model=checkpoint.name,
-        weights_bytes=checkpoint.file_bytes,
+        weights_bytes=checkpoint.weights_bytes,
         load_s=perf_counter() - start,
     )
 

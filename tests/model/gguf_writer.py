@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,31 @@ TYPES = {
     "Q4_0": 2,
     "Q4_1": 3,
     "Q5_0": 6,
+    "Q5_1": 7,
     "Q8_0": 8,
+    "Q2_K": 10,
+    "Q3_K": 11,
     "Q4_K": 12,
+    "Q5_K": 13,
     "Q6_K": 14,
     "IQ2_XXS": 16,
+    "IQ4_NL": 20,
+    "IQ4_XS": 23,
     "BF16": 30,
 }
 BLOCKS = {"F32": (1, 4), "F16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q8_0": (32, 34)}
-BLOCKS |= {"Q4_K": (256, 144), "Q6_K": (256, 210), "IQ2_XXS": (256, 66), "BF16": (1, 2)}
+BLOCKS |= {"Q4_K": (256, 144), "Q6_K": (256, 210), "IQ2_XXS": (256, 66), "BF16": (1, 2), "Q5_1": (32, 24)}
+BLOCKS |= {"Q2_K": (256, 84), "Q3_K": (256, 110), "Q5_K": (256, 176), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136)}
+# Where the half floats of a block lie, if not at its start alone.
+HALVES = {
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+}
 
 
 @dataclass
@@ -68,7 +86,7 @@ def random_tensor(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -
             return Raw(kind, shape, (floats.view(np.uint32) >> 16).astype("<u2").tobytes())
         return Raw(kind, shape, floats.astype("<f4" if kind == "F32" else "<f2").tobytes())
     blocks = rng.integers(0, 256, (int(np.prod(shape)) // values, size), dtype=np.uint8)
-    for at in {"Q4_1": (0, 2), "Q4_K": (0, 2), "Q6_K": (208,)}.get(kind, (0,)):
+    for at in HALVES.get(kind, (0,)):
         blocks[:, at : at + 2] = rng.uniform(-1, 1, len(blocks)).astype("<f2")[:, None].view(np.uint8)
     return Raw(kind, shape, blocks.tobytes())
 
@@ -110,6 +128,18 @@ def write_gguf(
     return out
 
 
+def write_split(
+    metadata: Mapping[str, object], tensors: Mapping[str, Raw], counts: Sequence[int], stem: str = "toy"
+) -> dict[str, Written]:
+    """The parts of a split model by file name: each with that many of the tensors, the metadata in the first."""
+    left, parts = iter(tensors.items()), {}
+    for number, count in enumerate(counts):
+        own = {"split.no": number, "split.count": len(counts), "split.tensors.count": len(tensors)}
+        name = f"{stem}-{number + 1:05}-of-{len(counts):05}.gguf"
+        parts[name] = write_gguf(own if number else {**metadata, **own}, dict(islice(left, count)))
+    return parts
+
+
 def toy_llama(
     *,
     layers: int = 1,
@@ -134,7 +164,8 @@ def toy_llama(
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 5000.0,
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.tokens": [chr(97 + i) for i in range(vocab)],
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": [chr(97 + i) for i in range(vocab - 1)] + ["ab"],
         "tokenizer.ggml.merges": ["a b"],
         "tokenizer.ggml.token_type": [1] * vocab,
         "tokenizer.ggml.bos_token_id": 0,

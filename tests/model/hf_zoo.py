@@ -23,7 +23,7 @@ from transformers import (
 from vivace.model.families import of_model_type
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
-from vivace.model.load.quantise import quantise_matrix
+from vivace.model.load.quantise import ConvertedMatrix
 from vivace.model.load.tensors import Tensor
 from vivace.model.weights import Checkpoint
 
@@ -124,7 +124,7 @@ def checkpoint_of(model: PreTrainedModel, weight_type: str = "F32") -> Checkpoin
         norm_offset=family.folder_norm_offset,
     )
     if weight_type == "Q8_0":
-        matrices = {name: quantise_matrix(matrix) for name, matrix in matrices.items()}
+        matrices = {name: ConvertedMatrix("Q8_0", matrix, name) for name, matrix in matrices.items()}
 
     def no_tokenizer() -> None:
         raise NotImplementedError("models of the zoo have no tokenizer")

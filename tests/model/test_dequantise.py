@@ -8,9 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 from vivace.model.load.dequantise import dequantise
 from vivace.model.load.gguf import TYPE_NAMES
-from vivace.model.load.quantise import quantise_matrix, quantise_q8_0
 from vivace.model.load.tensors import BLOCKS, row_bytes
-from vivace.model.weights import StoredMatrix
 
 RNG = np.random.default_rng(0)
 
@@ -48,28 +46,3 @@ def test_sizes_that_do_not_fit() -> None:
         dequantise("Q8_0", np.zeros((1, 33), np.uint8), 32)
     with pytest.raises(ValueError, match="blocks of 256 do not divide"):
         dequantise("Q4_K", np.zeros((1, 144), np.uint8), 128)
-
-
-def test_quantised_bits() -> None:
-    values = (RNG.standard_normal((300, 320)) * np.exp(RNG.uniform(-12, 6, (300, 1)))).astype(np.float32)
-    values[3], values[4, :32] = 0, 0
-    values[5] = np.round(RNG.uniform(-127, 127, 320) * 2) / 2  # ties
-    values[5, ::32] = 127
-    values[6] = 1e-9  # below what a half float holds
-    np.testing.assert_array_equal(quantise_q8_0(values), quants.quantize(values, GGMLQuantizationType.Q8_0))
-
-
-def test_quantising_follows_the_order_of_rows() -> None:
-    values = RNG.standard_normal((64, 32 * 1024)).astype(np.float32)  # more than one chunk
-    order = RNG.permutation(64)
-    matrix = StoredMatrix("F32", 64, values.shape[1], values.view(np.uint8), order)
-    assert quantise_matrix(matrix).row_order is None
-    np.testing.assert_array_equal(quantise_matrix(matrix).data, quantise_q8_0(values[order]))
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e7])
-def test_values_that_q8_0_cannot_hold(bad: float) -> None:
-    values = np.zeros((2, 32), np.float32)
-    values[1, 5] = bad
-    with pytest.raises(ValueError, match="cannot hold"):
-        quantise_q8_0(values)

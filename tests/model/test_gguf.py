@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gguf_writer import Raw, Written, random_tensor, save, toy_llama, write_gguf
 
+import vivace
 from vivace.model.errors import ModelError
 from vivace.model.load import load_checkpoint
 from vivace.model.load.gguf import GGUFFile
@@ -83,6 +84,17 @@ def test_rows_of_queries_and_keys_come_back_half_split(tmp_path: Path) -> None:
         np.testing.assert_array_equal(checkpoint.vectors[f"blocks.0.{part}.bias"], bias)
 
 
+def test_every_end_of_a_turn_counts(tmp_path: Path) -> None:
+    """Those of the file's three keys, and tokens that end a turn by their name."""
+    tokens = ["<s>", "</s>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "a", "b", "ab"]
+    ends = {f"tokenizer.ggml.{key}_token_id": i + 1 for i, key in enumerate(("eos", "eot", "eom"))}
+    changes = ends | {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3] * 5 + [1] * 3}
+    path = save(tmp_path / "toy.gguf", toy(**changes).data)
+    assert load_checkpoint(path).spec.eos_ids == (1, 2, 3)
+    with vivace.load(str(path)) as llm:
+        assert llm.engine.eos_ids == (1, 2, 3, 4)
+
+
 def test_alignment_and_scaling_and_head(tmp_path: Path) -> None:
     metadata, tensors = toy_llama()
     metadata |= {"general.alignment": 64, "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
@@ -95,7 +107,7 @@ def test_alignment_and_scaling_and_head(tmp_path: Path) -> None:
 
 def test_float_matrices_can_be_quantised(tmp_path: Path) -> None:
     path = save(tmp_path / "toy.gguf", toy().data)
-    plain, quantised = load_checkpoint(path), load_checkpoint(path, weight_type="Q8_0")
+    plain, quantised = load_checkpoint(path), load_checkpoint(path, weights="Q8_0")
     kinds = {matrix.type for matrix in plain.matrices.values()}
     assert kinds == {"Q8_0", "Q4_1", "Q5_0", "F16"} and plain.fingerprint != quantised.fingerprint
     for name, matrix in quantised.matrices.items():
@@ -103,7 +115,7 @@ def test_float_matrices_can_be_quantised(tmp_path: Path) -> None:
         assert matrix.type == ("Q8_0" if before.type == "F16" else before.type)
         np.testing.assert_allclose(matrix.dequantise(), before.dequantise(), atol=0.02)
     with pytest.raises(ModelError, match="Q8_0"):
-        load_checkpoint(path, weight_type="Q2_X")
+        load_checkpoint(path, weights="Q2_X")
 
 
 def test_the_fingerprint_follows_the_contents(tmp_path: Path) -> None:
@@ -166,11 +178,11 @@ LYING_FIELDS: list[tuple[str, str, tuple[int, ...], str]] = [
 
 # Metadata of the toy replaced, or dropped where the value is None.
 BAD_METADATA: list[tuple[dict[str, object], str]] = [
-    ({"": 1}, "metadata key 17 is empty"),
+    ({"": 1}, "metadata key 18 is empty"),
     ({"general.alignment": 24}, "general.alignment is 24"),
     ({"general.alignment": 0}, "general.alignment is 0"),
     ({"general.alignment": "x"}, "general.alignment is 'x'"),
-    ({"split.count": 3}, "part of a split model"),
+    ({"split.count": 3}, "no whole part of a split model"),
     ({"general.architecture": None}, "'general.architecture' is missing"),
     ({"general.architecture": "mamba"}, "architecture 'mamba' is not supported; supported: gemma3, llama, qwen2"),
     ({"general.architecture": "a\nb\x1b[31m"}, r"'a\\nb\\x1b\[31m'"),

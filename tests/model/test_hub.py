@@ -27,6 +27,11 @@ FILES = {
 FOLDER = {"config.json": b"{}", "model.safetensors": b"weights", "tokenizer.json": b"{}", "train.py": b"no part"}
 
 
+PARTS = ["toy-Q8_0-00001-of-00002.gguf", "toy-Q8_0-00002-of-00002.gguf"]
+SHARDS = ["config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+SHARDS += ["model.safetensors.index.json"]
+
+
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VIVACE_MODELS", str(tmp_path / "models"))
@@ -57,12 +62,21 @@ def serve(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], sent: dict[s
         (FILES, "u/r:K_M", []),  # only a part of the name of a type
         (["toy_Q8_0.gguf", "toy_iq4_xs.gguf"], "u/r:IQ4_XS", ["toy_iq4_xs.gguf"]),
         (["toy_Q8_0.gguf", "toy_iq4_xs.gguf"], "u/r", ["toy_Q8_0.gguf"]),
-        (["toy-Q8_0-00001-of-00002.gguf", "toy-Q8_0-00002-of-00002.gguf"], "u/r:Q8_0", []),
+        (PARTS[::-1], "u/r:Q8_0", PARTS),
+        (PARTS, "u/r", PARTS),
+        ([*PARTS, "toy-Q4_K_M.gguf"], "u/r:Q8_0", PARTS),
+        ([*PARTS, "toy-Q8_0.gguf"], "u/r:Q8_0", []),
+        ([*PARTS, "toy-Q8_0-00001-of-00003.gguf"], "u/r:Q8_0", PARTS),  # what is left of another way to split it
+        (PARTS[1:], "u/r:Q8_0", []),
+        (PARTS[1:], "u/r", []),
         (FILES, "u/r:Q5_0", []),
         (["a.Q8_0.gguf", "b.Q8_0.gguf"], "u/r:Q8_0", []),
         (["a.gguf"], "u/r", ["a.gguf"]),
         (["a-Q2_K.gguf", "a-Q3_K.gguf"], "u/r", []),
         (FOLDER, "u/r", ["config.json", "model.safetensors", "tokenizer.json"]),
+        (SHARDS, "u/r", SHARDS),
+        ([*SHARDS, "consolidated.safetensors"], "u/r", SHARDS),  # the same weights again
+        (["a.safetensors", "config.json"], "u/r", ["a.safetensors", "config.json"]),
         (["config.json", "pytorch_model.bin"], "u/r", []),
     ],
 )
@@ -85,6 +99,16 @@ def test_pull_and_resolve(models: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert fetched == ["toy-Q8_0.gguf"]
     with pytest.raises(ModelError, match="not here yet"):
         catalogue.resolve("u/r:Q4_K_M")
+
+
+def test_split_models(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(monkeypatch, {name: name.encode() for name in PARTS})
+    path = catalogue.pull("u/r:Q8_0")
+    assert path == models / "hub/u/r" / PARTS[0] == catalogue.resolve("u/r:Q8_0")
+    assert [(path.parent / name).read_bytes() for name in PARTS] == [name.encode() for name in PARTS]
+    (path.parent / PARTS[1]).unlink()  # as if it had been cut off
+    with pytest.raises(ModelError, match="not here yet"):
+        catalogue.resolve("u/r:Q8_0")
 
 
 def test_a_folder(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

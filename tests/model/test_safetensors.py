@@ -13,6 +13,7 @@ import pytest
 import torch
 from gguf_writer import save
 from hf_zoo import zoo_model
+from transformers import AutoModelForCausalLM
 
 from vivace.model.errors import ModelError
 from vivace.model.load import load_checkpoint
@@ -83,7 +84,7 @@ def test_types(dtype: torch.dtype, tmp_path: Path) -> None:
     assert {matrix.type for matrix in checkpoint.matrices.values()} == {expected}
     wanted = model.state_dict()[UP].float().numpy()
     np.testing.assert_array_equal(checkpoint.matrices["blocks.0.up"].dequantise(), wanted)
-    quantised = load_checkpoint(tmp_path, weight_type="Q8_0").matrices["blocks.0.up"]
+    quantised = load_checkpoint(tmp_path, weights="Q8_0").matrices["blocks.0.up"]
     step = np.abs(wanted).reshape(-1, 32).max(1) / 127
     error = np.abs(quantised.dequantise() - wanted).reshape(-1, 32).max(1)
     assert quantised.type == "Q8_0" and (error <= 0.51 * step + 127 * step * 2**-11).all() and error.max() > 0
@@ -200,6 +201,80 @@ def test_truncations(whole: dict[str, bytes], tmp_path: Path) -> None:
             SafetensorsFile(save(tmp_path / f"{length}.safetensors", data[:length]))
 
 
+def shard_names(files: dict[str, bytes]) -> list[str]:
+    return sorted(name for name in files if name.endswith(".safetensors"))
+
+
+def with_tensor(files: dict[str, bytes], name: str, like: str, change: bytes | None = None) -> dict[str, bytes]:
+    """The folder with one more tensor at the end of its only file: a copy of `like`, or of other bytes."""
+    data = files["model.safetensors"]
+    length = int.from_bytes(data[:8], "little")
+    header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
+    first, last = header[like]["data_offsets"]
+    header[name] = header[like] | {"data_offsets": [len(body), len(body) + last - first]}
+    text = json.dumps(header).encode()
+    weights = len(text).to_bytes(8, "little") + text + body + (change or body[first:last])
+    return files | {"model.safetensors": weights}
+
+
+def test_a_head_in_the_files_of_a_tied_model(whole: dict[str, bytes], tmp_path: Path) -> None:
+    """As `transformers` has it: a head that is not the embedding is the head, whatever config.json says."""
+    embed = "model.embed_tokens.weight"
+    (tmp_path / "same").mkdir(), (tmp_path / "other").mkdir()
+    assert load_checkpoint(write(tmp_path / "same", with_tensor(whole, "lm_head.weight", embed))).spec.tied_head
+    size = 4 * 320 * 96
+    other = np.random.default_rng(0).standard_normal(320 * 96).astype(np.float32).tobytes()
+    assert len(other) == size
+    folder = write(tmp_path / "other", with_tensor(whole, "lm_head.weight", embed, other))
+    checkpoint = load_checkpoint(folder)
+    assert not checkpoint.spec.tied_head and checkpoint.matrices["head"].data.tobytes() == other
+    theirs = AutoModelForCausalLM.from_pretrained(folder).lm_head.weight.detach().numpy()
+    np.testing.assert_array_equal(checkpoint.matrices["head"].dequantise(), theirs)
+
+
+def test_stray_shards_are_left_alone(whole: dict[str, bytes], sharded: dict[str, bytes], tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir(), (tmp_path / "one").mkdir()
+    stray = {"consolidated.safetensors": b"no model at all", "model-00001-of-00099.safetensors": b""}
+    many = load_checkpoint(write(tmp_path / "many", sharded | stray))
+    # The one file is the model: as for `transformers`, an index beside it says nothing.
+    left = {name: data for name, data in sharded.items() if name != shard_names(sharded)[0]}
+    one = load_checkpoint(write(tmp_path / "one", left | whole | stray))
+    assert many.file_bytes == sum(len(sharded[name]) for name in shard_names(sharded))
+    assert one.file_bytes == len(whole["model.safetensors"])
+    for name, matrix in many.matrices.items():
+        np.testing.assert_array_equal(matrix.data, one.matrices[name].data)
+
+
+def test_every_shard_is_checked(sharded: dict[str, bytes], tmp_path: Path) -> None:
+    write(tmp_path, sharded)
+    for name in shard_names(sharded):
+        for length in (0, 7, 100, len(sharded[name]) - 1):
+            (tmp_path / name).unlink()
+            save(tmp_path / name, sharded[name][:length])
+            with pytest.raises(ModelError, match=rf"/{name}: .*(truncated|empty)"):
+                load_checkpoint(tmp_path)
+        (tmp_path / name).unlink()
+        save(tmp_path / name, sharded[name])
+
+
+def test_a_snapshot_of_the_hubs_cache(sharded: dict[str, bytes], tmp_path: Path) -> None:
+    """Its files are links to blobs named by their hashes."""
+    repository = tmp_path / "models--user--tiny-model"
+    snapshot, blobs = repository / "snapshots" / "0a1b2c", repository / "blobs"
+    snapshot.mkdir(parents=True), blobs.mkdir()
+    for number, (name, data) in enumerate(sharded.items()):
+        save(blobs / f"{number:040x}", data)
+        (snapshot / name).symlink_to(Path("../../blobs") / f"{number:040x}")
+    checkpoint = load_checkpoint(snapshot)
+    assert checkpoint.name == "tiny-model" and checkpoint.path == str(snapshot)
+    assert checkpoint.file_bytes == sum(len(sharded[name]) for name in shard_names(sharded))
+    (tmp_path / "mine").symlink_to(snapshot)
+    assert load_checkpoint(tmp_path / "mine").fingerprint == checkpoint.fingerprint
+    (blobs / f"{list(sharded).index(shard_names(sharded)[1]):040x}").unlink()  # as after a download that was cut off
+    with pytest.raises(ModelError, match="cannot be opened: No such file"):
+        load_checkpoint(snapshot)
+
+
 def test_wrong_folders(whole: dict[str, bytes], sharded: dict[str, bytes], tmp_path: Path) -> None:
     index, first = "model.safetensors.index.json", min(name for name in sharded if name.endswith(".safetensors"))
     last = max(name for name in sharded if name.endswith(".safetensors"))
@@ -214,6 +289,7 @@ def test_wrong_folders(whole: dict[str, bytes], sharded: dict[str, bytes], tmp_p
             "has 2 .safetensors files and no",
         ),
         "missing_shard": ({n: data for n, data in sharded.items() if n != first}, f"{first}: cannot be opened"),
+        "absolute_path": (places("/etc/x.safetensors"), "names a shard '/etc/x.safetensors'"),
         "path_outside": (places("../x.safetensors"), "names a shard '../x.safetensors'"),
         "other_shard": (places(last), f"tensor '{UP}' is not in {last}"),
         "index_of_numbers": (places(5), "not a string"),

@@ -8,7 +8,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from vivace.cli.generation import tier_of
+from vivace.cli.generation import add_weights_option, tier_of
 from vivace.cli.parser import MODEL, Parser, UsageError, whole
 from vivace.cli.terminal import note, progress
 from vivace.core.machine import MAX_THREADS
@@ -44,6 +44,7 @@ def parser() -> Parser:
     what.add_argument(
         "-t", "--threads", type=whole(1, MAX_THREADS), metavar="N", help="threads; by default all that may be used"
     )
+    add_weights_option(what)
     what.add_argument(
         "--plan", metavar="PLAN", action="append", default=[], help="acceleration methods; none exist yet"
     )
@@ -81,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
     from vivace.measure.profile import profile
     from vivace.measure.speed import EngineRunner, pages_needed
     from vivace.model.catalogue import resolve
-    from vivace.model.load import load_checkpoint
+    from vivace.model.load import default_weights, load_checkpoint
 
     threads = args.threads or default_threads()
-    checkpoint = load_checkpoint(resolve(args.model))
+    path = resolve(args.model)
+    checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
     try:
         for test in tests:
             test.check(checkpoint.spec.max_context, MAX_ROWS)
@@ -132,13 +134,14 @@ def _prompts(args: argparse.Namespace) -> int:
     from vivace.exec.native import NativeExecutor
     from vivace.measure import machine, real_prompts, report
     from vivace.model.catalogue import resolve
-    from vivace.model.load import load_checkpoint
+    from vivace.model.load import default_weights, load_checkpoint
 
     prompts = real_prompts.read(args.prompts)
     threads = args.threads or default_threads()
-    checkpoint = load_checkpoint(resolve(args.model))
+    path = resolve(args.model)
+    checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
     executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_of(CACHE_TOKENS))
-    with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.file_bytes, prefix_cache=False) as llm:
+    with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.weights_bytes, prefix_cache=False) as llm:
         limits = [machine.probe(threads)]
         rows = real_prompts.run(llm, prompts, args.tokens, args.reps, tier_of(executor)[0])
         limits.append(machine.probe(threads))

@@ -45,7 +45,7 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     from vivace.api import load
 
-    with load(args.model, plan=args.plan, threads=args.threads, context=args.context) as llm:
+    with load(args.model, plan=args.plan, threads=args.threads, context=args.context, weights=args.weights) as llm:
         if not llm.tokenizer.has_chat_template:
             raise ValueError(f"{llm.model} has no chat template; use `vivace run` for text to continue")
         talk = Conversation(llm, args)

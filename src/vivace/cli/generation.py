@@ -92,15 +92,27 @@ _OPTION = {
     "allowed-string": "allowed_strings",
     "banned-string": "banned_strings",
 }
+# Not read from where they are known: that would import numpy for --help. A test compares them.
+WEIGHT_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "keep")
 
 
 def add_model_options(parser: Parser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     group = parser.add_argument_group("loading")
     group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
+    add_weights_option(group)
     group.add_argument("-c", "--context", metavar="TOKENS", type=whole(1), help="most tokens of prompt and completion")
     group.add_argument(
         "-t", "--threads", metavar="N", type=whole(1, MAX_THREADS), help="threads; by default all that may be used"
+    )
+
+
+def add_weights_option(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--weights",
+        metavar="TYPE",
+        choices=WEIGHT_TYPES,
+        help="type of float weights at load: " + ", ".join(WEIGHT_TYPES),
     )
 
 

@@ -86,9 +86,11 @@ def describe(model: str) -> dict[str, Any]:
     """What there is to know about a model's files, without loading the weights."""
     from vivace.kv.spec import KVSpec
     from vivace.model import catalogue
-    from vivace.model.load import load_checkpoint
+    from vivace.model.load import default_weights, load_checkpoint
+    from vivace.model.load.quantise import type_at_load
 
-    checkpoint = load_checkpoint(catalogue.resolve(model))
+    path = catalogue.resolve(model)
+    checkpoint, weights = load_checkpoint(path), default_weights(path)
     spec = checkpoint.spec
     block = spec.blocks[0]
     entry = next((entry for entry in catalogue.entries() if model in (entry.name, str(catalogue.present(entry)))), None)
@@ -110,6 +112,9 @@ def describe(model: str) -> dict[str, Any]:
         "window": next((b.attention.window for b in spec.blocks if b.attention.window), None),
         "cache_token_bytes": KVSpec.of(spec).token_bytes(),
         "tensors": dict(Counter(matrix.type for matrix in checkpoint.matrices.values())),
+        "loaded_as": dict(
+            Counter(type_at_load(name, m, weights, spec.tied_head) for name, m in checkpoint.matrices.items())
+        ),
         "chat": checkpoint.tokenizer.has_chat_template,
     }
 

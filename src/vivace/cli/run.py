@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     text = _prompt(args)
     from vivace.api import load
 
-    with load(args.model, plan=args.plan, threads=args.threads, context=args.context) as llm:
+    with load(args.model, plan=args.plan, threads=args.threads, context=args.context, weights=args.weights) as llm:
         ids, spans = _encode(llm, text, args)
         options = options_of(args) | {"spans": [spans]}
         if args.logprobs is not None:

@@ -17,6 +17,7 @@ from vivace.exec.rows import Rows, finish, layout
 from vivace.exec.traffic import Traffic, layers_run
 from vivace.kv.spec import KVSpec
 from vivace.kv.store import KVStore
+from vivace.model.errors import naming
 from vivace.model.spec import BlockSpec, RopeSpec
 from vivace.model.weights import Checkpoint
 
@@ -41,14 +42,15 @@ class NativeExecutor:
         self.store = KVStore(KVSpec.of(self.spec), capacity_pages)
         self._checkpoint = checkpoint
         self._pool = _native.Pool(threads)
-        self._weights = PackedWeights(checkpoint, self._pool)
         self._vectors = {name: np.ascontiguousarray(v, np.float32) for name, v in checkpoint.vectors.items()}
         self._ropes: dict[RopeSpec, RopeTable] = {}
         self._logits = np.empty((1, self.spec.vocab), np.float32)
         self._lists = np.cumsum([0, *(block.attention.kv_heads for block in self.spec.blocks)])
         self._traffic = Traffic(checkpoint, self.store)
-        self._model = self._describe()
-        self._build()
+        with naming(checkpoint.path, ValueError):  # what the core does not support
+            self._weights = PackedWeights(checkpoint, self._pool)
+            self._model = self._describe()
+            self._build()
 
     def _build(self) -> None:
         self._program = _native.Program(self._pool, self.isa, self._model, self.max_rows)
@@ -57,12 +59,13 @@ class NativeExecutor:
 
     def _describe(self) -> _native.Model:
         spec, embed = self.spec, self._checkpoint.matrices["embed"]
+        self._embed = embed.data
         if embed.row_order is not None:
             raise ValueError("an embedding matrix with reordered rows cannot be looked up")
         model = _native.Model()
         model.hidden, model.vocab, model.eps = spec.hidden, spec.vocab, spec.norm_eps
         model.embed_scale, model.logit_softcap = spec.embed_scale, spec.logit_softcap or 0.0
-        model.embed_type, model.embed, model.embed_row_bytes = embed.type, address(embed.data), embed.data.strides[0]
+        model.embed_type, model.embed, model.embed_row_bytes = embed.type, address(self._embed), self._embed.strides[0]
         model.final_norm = address(self._vectors["final_norm"])
         model.head = self._weights.head
         for index, block in enumerate(spec.blocks):
@@ -74,7 +77,8 @@ class NativeExecutor:
         layer = _native.Layer()
         layer.heads, layer.kv_heads, layer.head_dim = attention.heads, attention.kv_heads, attention.head_dim
         layer.feed_forward, layer.gelu = block.feed_forward.size, block.feed_forward.activation == "gelu_tanh"
-        layer.window, layer.scale, layer.softcap = attention.window or 0, attention.scale, attention.softcap or 0.0
+        layer.window, layer.scale = min(attention.window or 0, 2**31 - 1), attention.scale
+        layer.softcap = attention.softcap or 0.0
         layer.kv, layer.head_stride, layer.cell_bytes = address(plane), plane.strides[0], plane.strides[1]
         for name in _NORMS:
             vector = self._vectors.get(f"blocks.{index}.{name}")

@@ -75,14 +75,14 @@ def _packed_bytes(matrix: StoredMatrix) -> int:
 
 def _pack(matrix: StoredMatrix, target: int, pool: _native.Pool) -> None:
     order = None if matrix.row_order is None else np.ascontiguousarray(matrix.row_order, np.int64)
-    data = matrix.data
+    data, source = matrix.data, matrix.source
     _native.pack_matrix(
         pool, matrix.type, address(data), data.strides[0], matrix.rows, matrix.cols,
         0 if order is None else address(order), target,
     )  # fmt: skip
     # Only pages of a file come back when they are read again; those of an ordinary array would be lost.
-    if _is_mapped(data):
-        _native.release_pages(address(data), data.nbytes)
+    if _is_mapped(source):
+        _native.release_pages(address(source), source.nbytes)
 
 
 def _is_mapped(data: Any) -> bool:

@@ -12,6 +12,8 @@ from vivace.model.errors import ModelError
 
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(:(?P<quant>[\w.-]{1,40}))?")
 _FOLDER_FILES = re.compile(r"[\w.-]+\.(safetensors|json|jinja)|tokenizer\.model")
+_USUAL_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _TIMEOUT = 20.0
 
@@ -95,24 +97,41 @@ class HubFile:
 
 
 def choose(names: Iterable[str], model: HubModel) -> list[str]:
-    """The files of the repository that make up `model`: one .gguf, or those of a folder; empty when that is unclear."""
+    """The files of the repository that make up `model`; empty when that is unclear.
+
+    One .gguf, all parts of a split one in order, or the files of a folder.
+    """
     top = sorted(name for name in names if "/" not in name)
     ggufs = [name for name in top if name.endswith(".gguf")]
     if model.quant:
         return _only(ggufs, model.quant)
-    if len(ggufs) == 1:
-        return ggufs
+    whole = _joined(ggufs)
+    if len(whole) == 1:
+        return whole[0][1]
     if ggufs:
         return next((found for quant in _PREFERRED if (found := _only(ggufs, quant))), [])
     files = [name for name in top if _FOLDER_FILES.fullmatch(name)]
-    return files if "config.json" in files and any(name.endswith(".safetensors") for name in files) else []
+    weights = [name for name in files if name.endswith(".safetensors")]
+    # Repositories may hold the same weights again under names of their own.
+    usual = [name for name in weights if _USUAL_WEIGHTS.fullmatch(name)]
+    chosen = [name for name in files if name not in weights or name in (usual or weights)]
+    return chosen if "config.json" in files and weights else []
+
+
+def _joined(ggufs: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """(name without the number of a part, files in order) of each model whose parts are all there."""
+    models: dict[tuple[str, int], list[str]] = {}
+    for name in sorted(ggufs):
+        part = _PART.fullmatch(name)
+        models.setdefault((part["stem"], int(part["count"])) if part else (name[:-5], 1), []).append(name)
+    return [(f"{stem}.gguf", files) for (stem, count), files in models.items() if len(files) == count]
 
 
 def _only(ggufs: list[str], quant: str) -> list[str]:
     # An underscore may come before the whole name of a type, and is also part of one.
     pattern = re.compile(rf"(^|[.-]|_(?=I?Q\d|B?F)){re.escape(quant)}\.gguf", re.IGNORECASE)
-    found = [name for name in ggufs if pattern.search(name)]
-    return found if len(found) == 1 else []
+    found = [files for name, files in _joined(ggufs) if pattern.search(name)]
+    return found[0] if len(found) == 1 else []
 
 
 def _list(repo: str) -> tuple[dict[str, HubFile], str]:

@@ -42,6 +42,11 @@ class StoredMatrix:
     def nbytes(self) -> int:
         return int(self.data.nbytes)
 
+    @property
+    def source(self) -> NDArray[np.uint8]:
+        """The bytes that `data` is made from: the same ones, unless the matrix is converted at load."""
+        return self.data
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -55,6 +60,11 @@ class Checkpoint:
     vectors: Mapping[str, NDArray[np.float32]]
     make_tokenizer: Callable[[], Tokenizer]
     file_bytes: int
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights in the types in which they are used."""
+        return sum(m.nbytes for m in self.matrices.values()) + sum(v.nbytes for v in self.vectors.values())
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vivace.model.errors import ModelError
+import numpy as np
+
+from vivace.model.errors import ModelError, naming, shown
 from vivace.model.families import of_architecture, of_model_type
+from vivace.model.family import tensor_name
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
 from vivace.model.load.fingerprint import fingerprint
-from vivace.model.load.gguf import GGUFFile
+from vivace.model.load.quantise import DEFAULT, KEEP, WEIGHTS, ConvertedMatrix, type_at_load
 from vivace.model.load.safetensors import Folder
-from vivace.model.load.tensors import FLOAT_TYPES
+from vivace.model.load.split import GGUFModel
 from vivace.model.spec import ModelSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
 
@@ -26,52 +29,50 @@ if TYPE_CHECKING:
 _GGUF_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def load_checkpoint(
-    path: str | os.PathLike[str], *, name: str | None = None, weight_type: str | None = None
-) -> Checkpoint:
-    """The model in a GGUF file or in a folder with config.json and safetensors; weights stay in the mapped file.
+def load_checkpoint(path: str | os.PathLike[str], *, name: str | None = None, weights: str = KEEP) -> Checkpoint:
+    """The model in a GGUF file (or any part of a split one) or in a folder with config.json and safetensors.
 
-    `weight_type` "Q8_0" quantises matrices stored as floats; matrices that are quantised already stay as they are.
-    The tokenizer is built when first asked for. Raises ModelError with one line that names the file and the fact.
+    Weights stay in the mapped files. `weights`, one of WEIGHTS, converts matrices stored as floats to that type
+    (see `quantise.type_at_load`); matrices that are quantised already stay as they are. The tokenizer is built when
+    first asked for. Raises ModelError with one line that names the file and the fact.
     """
-    if weight_type not in (None, "Q8_0"):
-        raise ModelError(f"weight type '{weight_type}' is not supported; supported: Q8_0")
+    if weights not in WEIGHTS:
+        raise ModelError(f"weight type {shown(str(weights))} is not supported; supported: {', '.join(WEIGHTS)}")
     where = Path(path)
     if not where.exists():
         raise ModelError(f"{where}: no such file or folder")
     if where.suffix == ".safetensors":
         raise ModelError(f"{where}: is only weights; give the folder that holds it and config.json")
     checkpoint = _load_folder(where, name) if where.is_dir() else _load_gguf(where, name)
-    if weight_type is None:
-        return checkpoint
-    from vivace.model.load.quantise import quantise_matrix
+    return checkpoint if weights == KEEP else _converted(checkpoint, weights)
 
-    def quantised(key: str, matrix: StoredMatrix) -> StoredMatrix:
-        try:
-            return quantise_matrix(matrix) if matrix.type in FLOAT_TYPES else matrix
-        except ValueError as error:
-            raise ModelError(f"{where}: matrix '{key}' {error}") from None
 
-    return dataclasses.replace(
-        checkpoint,
-        fingerprint=f"{checkpoint.fingerprint}-{weight_type}",
-        matrices={key: quantised(key, matrix) for key, matrix in checkpoint.matrices.items()},
-    )
+def default_weights(path: Path) -> str:
+    """How the weights of a model are loaded when nothing is said: folders hold floats, GGUF files what was chosen."""
+    return DEFAULT if path.is_dir() else KEEP
+
+
+def _converted(checkpoint: Checkpoint, weights: str) -> Checkpoint:
+    def converted(key: str, matrix: StoredMatrix) -> StoredMatrix:
+        kind = type_at_load(key, matrix, weights, checkpoint.spec.tied_head)
+        what = f"{checkpoint.path}: matrix '{key}'"
+        return matrix if kind == matrix.type else ConvertedMatrix(kind, matrix, what)
+
+    matrices = {key: converted(key, matrix) for key, matrix in checkpoint.matrices.items()}
+    return dataclasses.replace(checkpoint, fingerprint=f"{checkpoint.fingerprint}-{weights}", matrices=matrices)
 
 
 def _load_gguf(path: Path, name: str | None) -> Checkpoint:
-    file = GGUFFile(path)
-    top = Keys(str(path), file.metadata)
-    if top.integer("split.count", 1, low=0, high=1 << 16) > 1:
-        raise ModelError(f"{path}: is one part of a split model; join the parts into one file first")
-    architecture = top.text("general.architecture")
-    family = of_architecture(architecture, str(path))
-    keys = Keys(str(path), file.metadata, f"{architecture}.")
+    file = GGUFModel(path)
+    source = str(file.path)
+    architecture = Keys(source, file.metadata).text("general.architecture")
+    family = of_architecture(architecture, source)
+    keys = Keys(source, file.metadata, f"{architecture}.")
     spec = family.from_gguf(keys, {tensor.name: tensor.shape for tensor in file.tensors.values()})
     tokens = file.metadata.count("tokenizer.ggml.tokens")
     if tokens is not None and tokens != spec.vocab:
-        raise ModelError(f"{path}: has {tokens} tokens, but the vocabulary of the model is {spec.vocab}")
-    ids = Keys(str(path), file.metadata, "tokenizer.ggml.")
+        raise ModelError(f"{source}: has {tokens} tokens, but the vocabulary of the model is {spec.vocab}")
+    ids = Keys(source, file.metadata, "tokenizer.ggml.")
     spec = _with_special_tokens(
         spec, ids, "bos_token_id", [ids.integer(key, low=0, high=1 << 32) for key in _GGUF_ENDS if key in ids]
     )
@@ -80,17 +81,22 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return Tokenizer.from_gguf(file.metadata)
+        with naming(source):
+            return Tokenizer.from_gguf(file.metadata)
 
     return Checkpoint(
-        name=name or path.stem,
-        path=str(path),
-        fingerprint=fingerprint([file.bytes[: file.data_start].data], [path], file.tensors.values()),
+        name=name or file.name,
+        path=source,
+        fingerprint=fingerprint(
+            [part.bytes[: part.data_start].data for part in file.parts],
+            [part.path for part in file.parts],
+            file.tensors.values(),
+        ),
         spec=spec,
         matrices=matrices,
         vectors=vectors,
         make_tokenizer=make_tokenizer,
-        file_bytes=len(file.bytes),
+        file_bytes=sum(len(part.bytes) for part in file.parts),
     )
 
 
@@ -99,6 +105,8 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     config = folder.config
     family = of_model_type(config.text("model_type"), config.source)
     spec = family.from_config(config, {tensor.name: tensor.shape for tensor in folder.tensors.values()})
+    if spec.tied_head and _has_own_head(folder, family.folder_names):
+        spec = dataclasses.replace(spec, tied_head=False)
     ends = [
         token for keys in (folder.generation, config) for token in keys.integers("eos_token_id", low=0, high=1 << 32)
     ]
@@ -110,11 +118,12 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     def make_tokenizer() -> Tokenizer:
         from vivace.model.tokenizer import Tokenizer
 
-        return Tokenizer.from_folder(path)
+        with naming(str(path)):
+            return Tokenizer.from_folder(path)
 
     files = [file.path for file in folder.files]
     return Checkpoint(
-        name=name or path.resolve().name,
+        name=name or _folder_name(path),
         path=str(path),
         fingerprint=fingerprint(
             [(path / "config.json").read_bytes(), *(file.header for file in folder.files)],
@@ -127,6 +136,22 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
         make_tokenizer=make_tokenizer,
         file_bytes=sum(len(file.bytes) for file in folder.files),
     )
+
+
+def _has_own_head(folder: Folder, names: Mapping[str, str]) -> bool:
+    """Whether a head lies in the files that is not the embedding, whatever config.json says."""
+    head, embed = (folder.tensors.get(tensor_name(names, ours)) for ours in ("head", "embed"))
+    if head is None or embed is None:
+        return False
+    return (head.type, head.shape) != (embed.type, embed.shape) or not np.array_equal(head.data, embed.data)
+
+
+def _folder_name(path: Path) -> str:
+    """The folder's own name; the repository's for models--USER--REPO/snapshots/REVISION in the hub's cache."""
+    path = path.resolve()
+    if path.parent.name == "snapshots" and path.parents[1].name.startswith("models--"):
+        return path.parents[1].name.rpartition("--")[2]
+    return path.name
 
 
 def _with_special_tokens(spec: ModelSpec, keys: Keys, bos_key: str, ends: Iterable[int]) -> ModelSpec:

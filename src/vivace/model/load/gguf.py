@@ -216,7 +216,7 @@ class GGUFFile:
             or not 8 <= alignment <= _MAX_ALIGNMENT
             or alignment & (alignment - 1)
         ):
-            self._fail(f"general.alignment is {alignment!r}; it must be a power of two from 8 to {_MAX_ALIGNMENT}")
+            self._fail(f"general.alignment is {alignment!r:.60}; it must be a power of two from 8 to {_MAX_ALIGNMENT}")
         return alignment
 
     def _read_tensors(self, count: int) -> dict[str, Tensor]:

@@ -1,44 +1,184 @@
-"""Float rows to Q8_0 blocks, so that a folder of float weights runs on the int8 kernels."""
+"""Float rows to other stored types, so that a model of float weights takes less memory and runs on the int8 kernels."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.load.tensors import row_bytes
+from vivace.model.errors import ModelError
+from vivace.model.load.dequantise import dequantise
+from vivace.model.load.tensors import BLOCKS, FLOAT_TYPES, row_bytes
 from vivace.model.weights import StoredMatrix
 
-_CHUNK_VALUES = 1 << 20  # bounds the float32 copies
+Bytes = NDArray[np.uint8]
+Float32 = NDArray[np.float32]
+
+KEEP = "keep"  # weights as they are stored
+DEFAULT = "Q8_0"
+_CHUNK_VALUES = 1 << 16  # the float32 copies stay in the caches
+_HALF_MAX = float(np.finfo(np.float16).max)
 
 
-def quantise_q8_0(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """float32 [rows, cols] to Q8_0 rows [rows, cols / 32 * 34]: d = max|x| / 127 stored as a half float, codes x / d.
+def quantise(kind: str, values: Float32) -> Bytes:
+    """float32 [rows, cols] to stored rows of `kind`, uint8 [rows, bytes of a row].
 
-    Codes are rounded half away from zero with the unrounded d; blocks of zeros have d = 0. Raises ValueError for
-    values that are not finite or too large for a half-float d.
+    The rounding of each type is the one its format defines. Raises ValueError for values that are not finite or
+    beyond what the type holds, and for cols that its block does not divide.
     """
     rows, cols = values.shape
-    blocks = values.reshape(-1, 32)
-    d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
-    if not (d <= np.finfo(np.float16).max).all():
-        raise ValueError("has values that Q8_0 cannot hold")
+    size = row_bytes(kind, cols)
+    blocks = np.ascontiguousarray(values).reshape(-1, BLOCKS[kind][0])
+    if not np.isfinite(blocks.sum(dtype=np.float64)) or not np.isfinite(blocks).all():
+        raise ValueError("has values that are not finite")
+    return _ENCODERS[kind](blocks).reshape(rows, size)
+
+
+class ConvertedMatrix(StoredMatrix):
+    """A matrix in another type than its file's, in the order of its rows as the model reads them.
+
+    It is converted anew whenever its `data` is asked for, and keeps none of it: that is once, when it is packed.
+    `what` names the matrix in the ModelError for values that the type cannot hold.
+    """
+
+    def __init__(self, kind: str, stored: StoredMatrix, what: str) -> None:
+        for name, value in (("type", kind), ("rows", stored.rows), ("cols", stored.cols), ("row_order", None)):
+            object.__setattr__(self, name, value)
+        self._stored, self._what = stored, what
+
+    @property
+    def data(self) -> Bytes:
+        out = np.empty((self.rows, row_bytes(self.type, self.cols)), np.uint8)
+        step = max(1, _CHUNK_VALUES // self.cols)
+        for first in range(0, self.rows, step):
+            last = min(first + step, self.rows)
+            out[first:last] = self._converted(first, last)
+        return out
+
+    def dequantise(self, first: int = 0, last: int | None = None) -> Float32:
+        return dequantise(self.type, self._converted(first, self.rows if last is None else last), self.cols)
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * row_bytes(self.type, self.cols)
+
+    @property
+    def source(self) -> Bytes:
+        return self._stored.source
+
+    def _converted(self, first: int, last: int) -> Bytes:
+        try:
+            return quantise(self.type, self._stored.dequantise(first, last))
+        except ValueError as error:
+            raise ModelError(f"{self._what} {error}: not to be had as {self.type}") from None
+
+
+def type_at_load(name: str, matrix: StoredMatrix, weights: str, tied_head: bool) -> str:
+    """The type that matrix `name` of a model gets when its `weights` are asked for in that type.
+
+    What is quantised already stays, and so do rows that the block does not divide. The matrix of the head decides
+    over every token and is seldom more than a fifth of the weights: it gets at least eight bits.
+    """
+    if weights == KEEP or matrix.type not in FLOAT_TYPES:
+        return matrix.type
+    is_head = name == ("embed" if tied_head else "head")
+    kind = DEFAULT if is_head and weights not in FLOAT_TYPES else weights
+    return matrix.type if matrix.cols % BLOCKS[kind][0] else kind
+
+
+def _bytes_of(halves: Float32) -> Bytes:
+    """[blocks, 1] as half floats."""
+    if not (np.abs(halves) <= _HALF_MAX).all():
+        raise ValueError("has values too large for its scales of half precision")
+    return halves.astype("<f2").view(np.uint8)
+
+
+def _inverse(d: Float32) -> Float32:
     with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.where(d == 0, np.float32(0), np.float32(1) / d)
-    scaled = blocks * inverse
-    magnitude = np.abs(scaled)
-    whole = np.floor(magnitude)
-    codes = np.sign(scaled) * (whole + np.floor(2 * (magnitude - whole)))
-    out = np.empty((len(blocks), 34), np.uint8)
-    out[:, :2] = d.astype("<f2").view(np.uint8)
-    out[:, 2:] = codes.astype(np.int8).view(np.uint8)
-    return out.reshape(rows, row_bytes("Q8_0", cols))
+        return np.where(d == 0, np.float32(0), np.float32(1) / d)
 
 
-def quantise_matrix(matrix: StoredMatrix) -> StoredMatrix:
-    """The same matrix in Q8_0, in the order of its rows as the model reads them."""
-    out = np.empty((matrix.rows, row_bytes("Q8_0", matrix.cols)), np.uint8)
-    step = max(1, _CHUNK_VALUES // matrix.cols)
-    for first in range(0, matrix.rows, step):
-        last = min(first + step, matrix.rows)
-        out[first:last] = quantise_q8_0(matrix.dequantise(first, last))
-    return StoredMatrix("Q8_0", matrix.rows, matrix.cols, out)
+def _nibbles(codes: Bytes) -> Bytes:
+    """[blocks, 32] values of four bits as [blocks, 16]: value i in the low, value i + 16 in the high half of byte i."""
+    half = codes.shape[1] // 2
+    return codes[:, :half] | codes[:, half:] << np.uint8(4)
+
+
+def _signed_codes(blocks: Float32, bits: int) -> tuple[Float32, Bytes]:
+    """d of each block and codes 0 .. 2^bits - 1 that stand for (code - 2^(bits - 1)) * d.
+
+    The value of the largest magnitude gets code 0.
+    """
+    zero = np.float32(1 << bits - 1)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
+    d = largest / -zero
+    codes = np.clip(blocks * _inverse(d) + (zero + np.float32(0.5)), 0, (1 << bits) - 1)
+    return d, codes.astype(np.uint8)
+
+
+def _offset_codes(blocks: Float32, bits: int) -> tuple[Float32, Float32, Bytes]:
+    """d, the minimum of each block, and codes 0 .. 2^bits - 1 that stand for minimum + code * d."""
+    low, high = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
+    d = (high - low) / np.float32((1 << bits) - 1)
+    codes = np.clip((blocks - low) * _inverse(d) + np.float32(0.5), 0, (1 << bits) - 1)
+    return d, low, codes.astype(np.uint8)
+
+
+def _fifth_bits(codes: Bytes) -> Bytes:
+    return np.packbits(codes >> 4, axis=1, bitorder="little")
+
+
+def _q4_0(blocks: Float32) -> Bytes:
+    d, codes = _signed_codes(blocks, 4)
+    return np.concatenate([_bytes_of(d), _nibbles(codes)], axis=1)
+
+
+def _q4_1(blocks: Float32) -> Bytes:
+    d, low, codes = _offset_codes(blocks, 4)
+    return np.concatenate([_bytes_of(d), _bytes_of(low), _nibbles(codes)], axis=1)
+
+
+def _q5_0(blocks: Float32) -> Bytes:
+    d, codes = _signed_codes(blocks, 5)
+    return np.concatenate([_bytes_of(d), _fifth_bits(codes), _nibbles(codes & np.uint8(15))], axis=1)
+
+
+def _q5_1(blocks: Float32) -> Bytes:
+    d, low, codes = _offset_codes(blocks, 5)
+    return np.concatenate([_bytes_of(d), _bytes_of(low), _fifth_bits(codes), _nibbles(codes & np.uint8(15))], axis=1)
+
+
+def _q8_0(blocks: Float32) -> Bytes:
+    """Codes are rounded half away from zero, with the unrounded d."""
+    d = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = blocks * _inverse(d)
+    # Half of the way to the next code is added before the fraction is cut off; 0.5 less one bit would round up.
+    whole = np.trunc(scaled)
+    codes = whole + np.trunc(np.float32(2) * (scaled - whole))
+    return np.concatenate([_bytes_of(d), codes.astype(np.int8).view(np.uint8)], axis=1)
+
+
+def _f16(blocks: Float32) -> Bytes:
+    if not (np.abs(blocks) <= _HALF_MAX).all():
+        raise ValueError("has values that half floats cannot hold")
+    return blocks.astype("<f2").view(np.uint8)
+
+
+def _bf16(blocks: Float32) -> Bytes:
+    """Rounded to nearest, ties to even."""
+    bits = blocks.view(np.uint32)
+    rounded = bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype("<u2").view(np.uint8)
+
+
+_ENCODERS: Mapping[str, Callable[[Float32], Bytes]] = {
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "F16": _f16,
+    "BF16": _bf16,
+}
+WEIGHTS = (*_ENCODERS, KEEP)

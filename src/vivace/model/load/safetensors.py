@@ -26,6 +26,7 @@ _MAX_HEADER = 100_000_000  # the format's own limit
 _MAX_JSON = 1 << 26
 _MAX_DIMENSIONS = 8
 _MAX_SIZE = 1 << 48
+_SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -99,7 +100,9 @@ class Folder:
         generation = path / "generation_config.json"
         self.generation = read_keys(generation) if generation.exists() else Keys(str(generation), {})
         index = path / _INDEX
-        weight_map = read_keys(index).section("weight_map") if index.exists() else None
+        # With both there, the one file is the model, as it is for `transformers`.
+        sharded = index.exists() and not (path / _SINGLE).exists()
+        weight_map = read_keys(index).section("weight_map") if sharded else None
         names = _single(path) if weight_map is None else _shards(weight_map)
         self.files = [SafetensorsFile(path / name) for name in names]
         tensors: dict[str, Tensor] = {}
@@ -153,8 +156,8 @@ def _parse_json(text: bytes, what: str) -> dict[str, object]:
 def _single(path: Path) -> list[str]:
     """The one safetensors file of a folder without an index."""
     names = sorted(entry.name for entry in path.glob("*.safetensors"))
-    if "model.safetensors" in names:
-        return ["model.safetensors"]
+    if _SINGLE in names:
+        return [_SINGLE]
     if len(names) != 1:
         raise ModelError(
             f"{path}: has {len(names)} .safetensors files and no {_INDEX}"

@@ -41,7 +41,7 @@ def library_errors(fact: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise ModelError(f"{fact}: {error}") from None
+        raise ModelError(f"{fact}: {error!s:.200}") from None
 
 
 def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer, source: str) -> Backend:
@@ -57,6 +57,9 @@ def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokeniz
         if not left or not right or " " in right:
             raise ModelError(f"{source}: merge {merge!r:.60} is not two tokens with a space between them")
         pairs.append((left, right))
+    if len(max(merges, key=len, default="")) - 1 > len(max(tokens, key=len, default="")):
+        # The library would panic, with lines of its own on standard error.
+        raise ModelError(f"{source}: its merges do not fit its tokens: one makes a token longer than any")
     with library_errors(f"{source}: its merges do not fit its tokens"):
         backend = Tokenizer(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), pairs))
     if pre.normalisation == "NFC":

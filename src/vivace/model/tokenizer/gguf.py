@@ -36,9 +36,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if model == "gpt2":
         name = keys.text("pre", "default")
         if name not in PRE_TOKENIZERS:
-            raise ModelError(
-                f"{_SOURCE}: pre-tokenizer '{name}' is not supported; supported: {', '.join(sorted(PRE_TOKENIZERS))}"
-            )
+            supported = ", ".join(sorted(PRE_TOKENIZERS))
+            raise ModelError(f"{_SOURCE}: pre-tokenizer '{name:.60}' is not supported; supported: {supported}")
         pre = PRE_TOKENIZERS[name]
         spelling = "byte_level"
         _check_unique(tokens)
@@ -50,7 +49,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         spelling = "sentencepiece"
         encode_plain, aliases = _sentencepiece(keys, tokens, kinds)
     else:
-        raise ModelError(f"{_SOURCE}: tokenizer model '{model}' is not supported; supported: gpt2, llama")
+        raise ModelError(f"{_SOURCE}: tokenizer model '{model:.60}' is not supported; supported: gpt2, llama")
 
     def token(key: str) -> int | None:
         return keys.integer(key, low=0, high=len(tokens) - 1) if key in keys else None
