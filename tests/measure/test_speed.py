@@ -29,7 +29,7 @@ from vivace.measure.limits import Limits, cache_bytes, work
 from vivace.measure.machine import Machine
 from vivace.measure.peers import PeerRunner, check_name
 from vivace.measure.profile import Share, profile
-from vivace.measure.speed import CHUNK, EngineRunner, Timed, pages_needed
+from vivace.measure.speed import CHUNK, EngineRunner, Interrupted, Timed, pages_needed
 from vivace.model.spec import AttentionSpec, BlockSpec, FeedForwardSpec, ModelSpec
 from vivace.model.weights import Checkpoint, StoredMatrix
 
@@ -147,6 +147,41 @@ def test_a_peer_that_cannot_do_a_test_is_left_out_of_it() -> None:
 def test_our_own_failure_is_an_error() -> None:
     with pytest.raises(ValueError, match="broken"):
         alternate([Clockwork("vivace", [], [], problem="broken")], [SpeedTest("tg", 1)], 1, lambda: LIMITS)
+
+
+class Interrupting(Clockwork):
+    """Ctrl-C comes when no seconds are left."""
+
+    def run(self, test: SpeedTest) -> Timed:
+        if not self.seconds:
+            raise KeyboardInterrupt
+        return super().run(test)
+
+
+def test_an_interrupt_leaves_whole_rounds() -> None:
+    tests = [SpeedTest("tg", 8), SpeedTest("tg", 9), SpeedTest("tg", 10)]
+    ours = Clockwork("vivace", [1.0] * 20, [])
+    peer = Interrupting("peer", [2.0] * (4 + 3), [])  # a whole test, then a warm-up and two rounds
+    cannot = Clockwork("not", [], [], problem="cannot")
+    told: list[str] = []
+    with pytest.raises(Interrupted) as caught:
+        alternate([ours, peer, cannot], tests, 3, lambda: LIMITS, finished=lambda rows: told.append(str(rows[0].test)))
+    results = caught.value.results
+    assert [(str(row.test), row.engine, len(row.timed), len(row.limits)) for row in results] == [
+        ("tg8", "vivace", 3, 3),
+        ("tg8", "peer", 3, 3),
+        ("tg8", "not", 0, 0),
+        ("tg9", "vivace", 2, 2),
+        ("tg9", "peer", 2, 2),
+        ("tg9", "not", 0, 0),
+    ]
+    assert [ratio.median for ratio in ratios(results)] == [2, 2] and told == ["tg8"]
+
+
+def test_an_interrupt_in_the_warm_up_leaves_nothing() -> None:
+    with pytest.raises(Interrupted) as caught:
+        alternate([Interrupting("vivace", [1.0], [])], [SpeedTest("tg", 8)], 3, lambda: LIMITS)
+    assert caught.value.results == []
 
 
 @pytest.fixture

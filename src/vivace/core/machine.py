@@ -1,9 +1,10 @@
-"""How many processors this process may really use: its quota, not the host's count."""
+"""The machine as this process sees it: how many processors it may really use, what they are, its memory."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 from math import ceil
 from pathlib import Path
 
@@ -56,9 +57,33 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
 
 
+def processor() -> str:
+    """What the system calls the processor."""
+    return cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def processor_flags() -> set[str]:
+    """Features of the processor, as the kernel names them."""
+    return set((cpu_field("flags") or cpu_field("Features") or "").split())
+
+
+def cpu_field(name: str, file: Path = Path("/proc/cpuinfo")) -> str | None:
+    for line in _read(file).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
 def machine_name() -> str:
     """The processor and how many of them this process may use: what a measurement is valid for."""
-    model = [
-        line.split(":", 1)[1].strip() for line in _read(Path("/proc/cpuinfo")).splitlines() if "model name" in line
-    ]
-    return f"{model[0] if model else platform.processor() or platform.machine()} x {default_threads()}"
+    return f"{processor()} x {default_threads()}"
+
+
+def peak_rss_bytes() -> int:
+    """The most memory this process has held; 0 where the system does not tell."""
+    try:
+        from resource import RUSAGE_SELF, getrusage
+    except ImportError:
+        return 0
+    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from vivace.core.batch import Sequence
+from vivace.core.machine import peak_rss_bytes
 from vivace.core.request import Completion
 
 if TYPE_CHECKING:
@@ -31,12 +31,3 @@ def completion_of(sequence: Sequence, weights_bytes: int, load_s: float, engine:
         sequence.memory,
         sequence.cached_tokens,
     )
-
-
-def peak_rss_bytes() -> int:
-    """The most memory this process has held; 0 where the system does not tell."""
-    try:
-        from resource import RUSAGE_SELF, getrusage
-    except ImportError:
-        return 0
-    return getrusage(RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -97,11 +97,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     sample: int = 0
     spans: tuple[Span, ...] = ()
-    program: str = ""
-    tenant: str = ""
     salt: str = ""
-    priority: int = 0
-    deadline: float | None = None
 
 
 @dataclass(slots=True)

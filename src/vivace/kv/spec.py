@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from vivace.model.spec import ModelSpec
 
 PAGE = 64  # tokens of a page
-CHUNK = 256  # ordinals of an attention chunk
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from vivace.measure.cases import SpeedTest
 from vivace.measure.limits import Limits
-from vivace.measure.speed import Runner, Timed
+from vivace.measure.speed import Interrupted, Runner, Timed
 
 
 @dataclass
@@ -56,12 +56,41 @@ def alternate(
     reps: int,
     probe: Callable[[], Limits],
     progress: Callable[[str], None] = lambda _: None,
+    finished: Callable[[list[Result]], None] = lambda _: None,
 ) -> list[Result]:
     """Every test on every runner, one warm-up and then `reps` rounds; the order within a round turns about.
 
     A runner that cannot do a test leaves a `problem` and is skipped for it; ours, the first, must not fail.
+    `finished` gets the results of a test when it is done. A Ctrl-C becomes Interrupted.
     """
     results: list[Result] = []
+    try:
+        _alternate(runners, tests, reps, probe, progress, finished, results)
+    except KeyboardInterrupt:
+        raise Interrupted(_whole_rounds(results)) from None
+    return results
+
+
+def _whole_rounds(results: list[Result]) -> list[Result]:
+    """What was measured, without the round that was cut off, and without tests of which no round was whole."""
+    rounds: dict[SpeedTest, int] = {}
+    for row in results:
+        if not row.problem:
+            rounds[row.test] = min(len(row.timed), rounds.get(row.test, len(row.timed)))
+    for row in results:
+        del row.timed[rounds[row.test] :], row.limits[rounds[row.test] :]
+    return [row for row in results if rounds[row.test]]
+
+
+def _alternate(
+    runners: Sequence[Runner],
+    tests: Sequence[SpeedTest],
+    reps: int,
+    probe: Callable[[], Limits],
+    progress: Callable[[str], None],
+    finished: Callable[[list[Result]], None],
+    results: list[Result],
+) -> None:
     for test in tests:
         rows = [Result(runner.name, test) for runner in runners]
         results += rows
@@ -82,7 +111,7 @@ def alternate(
                 if limits:
                     row.timed.append(timed)
                     row.limits.append(limits)
-    return results
+        finished(rows)
 
 
 def ratios(results: Sequence[Result]) -> list[Ratio]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from vivace.core.machine import default_threads
+from vivace.core.machine import default_threads, processor
 from vivace.measure.limits import Limits
 from vivace.ops.registry import native
 
@@ -33,7 +33,7 @@ class Machine:
 
 def describe() -> Machine:
     return Machine(
-        processor=_field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        processor=processor(),
         cores=os.cpu_count() or 1,
         threads=default_threads(),
         isa=native().isa(),
@@ -52,10 +52,6 @@ def own_version() -> str:
         return "unknown"
 
 
-def processor_flags() -> set[str]:
-    return set((_field("/proc/cpuinfo", "flags") or _field("/proc/cpuinfo", "Features") or "").split())
-
-
 def probe(threads: int, seconds: float = 0.3, megabytes: int = 256) -> Limits:
     """Measures read bandwidth over `megabytes` and the int8 peak with that many threads, `seconds` each."""
     core = native()
@@ -67,11 +63,3 @@ def _text(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
-
-
-def _field(path: str, name: str) -> str | None:
-    for line in (_text(path) or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return None

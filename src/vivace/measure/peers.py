@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vivace.core.machine import cache_folder
+from vivace.core.names import hint
 from vivace.measure.cases import SpeedTest
 from vivace.measure.speed import Timed
 
@@ -29,8 +29,7 @@ PEERS: Mapping[str, tuple[str, str]] = {
 def check_name(name: str) -> str:
     """The name, if there is such a peer; raises ValueError with the nearest match."""
     if name not in PEERS:
-        near = difflib.get_close_matches(name, PEERS, 1, 0.4)
-        raise ValueError(f"unknown engine {name!r}; did you mean {near[0] if near else ', '.join(PEERS)}?")
+        raise ValueError(f"unknown engine {name!r}{hint(name, PEERS)}")
     return name
 
 

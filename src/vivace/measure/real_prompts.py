@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from vivace.api import LLM
+from vivace.core.names import hint
 from vivace.core.request import Completion
+from vivace.measure.speed import Interrupted
 
 SUITES = Path(__file__).parent / "prompts"
 
@@ -30,9 +31,7 @@ def read(source: str) -> Prompts:
     if source in suites and not path.exists():
         path = SUITES / f"{source}.txt"
     elif not path.exists():
-        near = get_close_matches(source, suites, 1)
-        hint = f"did you mean {near[0]}?" if near else f"suites are {', '.join(suites)}"
-        raise ValueError(f"{source}: no such file or suite of prompts; {hint}")
+        raise ValueError(f"{source}: no such file or suite of prompts{hint(source, suites)}")
     try:
         lines = [line for line in path.read_text().splitlines() if line.strip()]
     except UnicodeDecodeError:
@@ -57,9 +56,19 @@ def run(llm: LLM, prompts: Prompts, tokens: int, reps: int, tier: str) -> list[d
     """Rows of a bench report: prompt tokens a second up to the first token, then decoded tokens a second.
 
     Each rate is over all prompts of a repetition, after one as warm-up. No request ends before `tokens` (2 or more).
+    Raises Interrupted on Ctrl-C, with the rows of the repetitions that were done, if any.
     """
     encoded = [_encode(llm, text) for text in prompts.texts]
-    rounds = [_round(llm, encoded, tokens) for _ in range(reps + 1)][1:]
+    rounds: list[list[Completion]] = []
+    try:
+        for _ in range(reps + 1):
+            rounds.append(_round(llm, encoded, tokens))
+    except KeyboardInterrupt:
+        raise Interrupted(_rows(prompts, rounds[1:], tokens, tier) if len(rounds) > 1 else []) from None
+    return _rows(prompts, rounds[1:], tokens, tier)
+
+
+def _rows(prompts: Prompts, rounds: list[list[Completion]], tokens: int, tier: str) -> list[dict[str, Any]]:
     prefill = [sum(len(d.prompt_token_ids) for d in done) / sum(d.timings.ttft_s for d in done) for done in rounds]
     decode = [len(done) * (tokens - 1) / sum((tokens - 1) / d.timings.decode_tok_s for d in done) for done in rounds]
     last = rounds[-1]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from vivace.core.machine import peak_rss_bytes
 from vivace.core.step import NO_LOGITS, Executor, Int32, Segment, StepRequest
 from vivace.kv.spec import PAGE
 from vivace.measure.cases import SpeedTest
@@ -23,6 +23,14 @@ CHUNK = 512  # rows of a prompt that run in one step; what the peers use too
 class Timed:
     seconds: float
     peak_rss_bytes: int
+
+
+class Interrupted(KeyboardInterrupt):
+    """A Ctrl-C among repetitions; `results` is what the whole ones gave, as the caller would have got it."""
+
+    def __init__(self, results: list[Any]) -> None:
+        super().__init__()
+        self.results = results
 
 
 class Runner(Protocol):
@@ -106,7 +114,3 @@ class EngineRunner:
 def pages_needed(tests: list[SpeedTest]) -> int:
     """Cache pages for the widest test, and for the prefilled sequence that deep tests are forked from."""
     return max(test.batch * (test.cells // PAGE + 2) + test.depth // PAGE + 2 for test in tests)
-
-
-def peak_rss_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

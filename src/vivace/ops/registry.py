@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from functools import cache
 from types import ModuleType
 
 import vivace.ops
+from vivace.core.names import hint
 from vivace.ops.spec import Op, Prepare
 
 ISAS = ("portable", "avx2", "avx512")
@@ -23,9 +23,7 @@ def names() -> tuple[str, ...]:
 def find(name: str) -> Op:
     """The op of that name; raises ValueError with the nearest match."""
     if name not in names():
-        near = difflib.get_close_matches(name, names(), 1)
-        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names())}"
-        raise ValueError(f"unknown op {name!r}{hint}")
+        raise ValueError(f"unknown op {name!r}{hint(name, names())}")
     op = importlib.import_module(f"vivace.ops.{name}").OP
     assert isinstance(op, Op)
     return op
@@ -48,7 +46,6 @@ def native() -> ModuleType:
 def missing(isa: str) -> str | None:
     """Why this instruction set cannot be used here, or None."""
     if isa not in ISAS:
-        near = difflib.get_close_matches(isa, ISAS, 1)
-        raise ValueError(f"unknown instruction set {isa!r}; did you mean {near[0] if near else ', '.join(ISAS)}?")
+        raise ValueError(f"unknown instruction set {isa!r}{hint(isa, ISAS)}")
     available = native().isas()
     return None if isa in available else f"this processor or build has no {isa}; it has {', '.join(available)}"
