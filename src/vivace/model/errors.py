@@ -29,3 +29,7 @@ def shown(name: str) -> str:
     """A name out of a file as messages have it: quoted, escaped, and cut where it is long."""
     text = repr(name)
     return text if len(text) <= 80 else f"{text[:78]}…{text[-1]}"
+
+
+class UnknownModel(ModelError):
+    """A name that stands for no model."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vivace.model.errors import ModelError
@@ -15,7 +16,6 @@ _FOLDER_FILES = re.compile(r"[\w.-]+\.(safetensors|json|jinja)|tokenizer\.model"
 _USUAL_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _PREFERRED = ("Q4_K_M", "Q8_0")
-_TIMEOUT = 20.0
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class HubModel:
         """Fetches the files, each checked by the SHA-256 that the hub states for it; partial files are resumed."""
         try:
             files, revision = _list(self.repo)
-        except Exception as error:  # the client's own errors differ between its versions
-            raise ModelError(f"{self}: the hub cannot be asked: {_first_line(error)}") from None
+        except ModelError as error:
+            raise ModelError(f"{self}: {error}") from None
         names = choose(files, self)
         if not names:
             raise ModelError(f"{self}: {self._offer(files)}")
@@ -62,25 +62,27 @@ class HubModel:
         for name in names:
             target = folder / name
             if not target.exists() or not _as_stated(target, files[name]):
-                self._fetch(name, revision, folder, files[name])
+                self._fetch(name, revision, folder, files[name], partial(_add, progress, done, total))
             done += files[name].size
             progress(done, total)
+        with suppress(OSError):
+            (folder / ".fetching").rmdir()  # unless something else is still to be fetched
         if names[0].endswith(".gguf"):
             return folder / names[0]
         (folder / ".whole").touch()
         return folder
 
-    def _fetch(self, name: str, revision: str, folder: Path, stated: HubFile) -> None:
+    def _fetch(self, name: str, revision: str, folder: Path, stated: HubFile, progress: Callable[[int], None]) -> None:
         # Into a folder beside it, so that what bears the final name is always whole and checked.
-        waiting = folder / ".fetching"
+        waiting = folder / ".fetching" / name
         try:
-            _download(self.repo, name, revision, waiting)
-        except Exception as error:
-            raise ModelError(f"{self}: {name} cannot be fetched: {_first_line(error)}") from None
-        if not _as_stated(waiting / name, stated):
-            (waiting / name).unlink()
-            raise ModelError(f"{self}: what was fetched as {name} is not the file that the hub states")
-        (waiting / name).replace(folder / name)
+            _download(self.repo, name, revision, waiting, progress)
+        except ModelError as error:
+            raise ModelError(f"{self}: {name} cannot be fetched: {error}") from None
+        if not _as_stated(waiting, stated):
+            waiting.unlink()
+            raise ModelError(f"{self}: what was fetched as {name} is not the file that the hub states; try again")
+        waiting.replace(folder / name)
 
     def _offer(self, files: Iterable[str]) -> str:
         found = sorted(name for name in files if name.endswith(".gguf"))
@@ -134,21 +136,22 @@ def _only(ggufs: list[str], quant: str) -> list[str]:
     return found[0] if len(found) == 1 else []
 
 
+def _add(progress: Callable[[int, int], None], before: int, total: int, here: int) -> None:
+    progress(min(before + here, total), total)
+
+
 def _list(repo: str) -> tuple[dict[str, HubFile], str]:
     """The files of a repository by name, and its revision."""
-    from huggingface_hub import HfApi
+    from vivace.model.hub_client import list_files  # not before something is fetched
 
-    info = HfApi().model_info(repo, files_metadata=True, timeout=_TIMEOUT)
-    files = {
-        file.rfilename: HubFile(file.size or 0, file.lfs.sha256 if file.lfs else None) for file in info.siblings or ()
-    }
-    return files, info.sha or "main"
+    listed, revision = list_files(repo)
+    return {name: HubFile(size, sha256) for name, size, sha256 in listed}, revision
 
 
-def _download(repo: str, name: str, revision: str, into: Path) -> None:
-    from huggingface_hub import hf_hub_download
+def _download(repo: str, name: str, revision: str, path: Path, progress: Callable[[int], None]) -> None:
+    from vivace.model.hub_client import download
 
-    hf_hub_download(repo, name, revision=revision, local_dir=os.fspath(into))
+    download(repo, name, revision, path, progress)
 
 
 def _as_stated(path: Path, stated: HubFile) -> bool:
@@ -163,8 +166,3 @@ def _as_stated(path: Path, stated: HubFile) -> bool:
         while block := file.read(1 << 20):
             sha.update(block)
     return sha.hexdigest() == stated.sha256
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{lines[0]:.200}" if lines else type(error).__name__
