@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from importlib import import_module
 from pathlib import Path
 
-from vivace.cli.main import COMMANDS
+from vivace.cli.commands import find, help_text
 from vivace.cli.parser import UsageError
 
 ROOT = Path(__file__).parent.parent
@@ -22,19 +21,23 @@ def faults(page: Path) -> list[str]:
     ]
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M):
         for line in block.splitlines():
-            words = shlex.split(line.split("|")[-1], comments=True)
+            words = shlex.split(line.split("|")[-1].split(" > ")[0], comments=True)
             if words[:1] == ["vivace"] and len(words) > 1:
-                found += _parse(words[1], words[2:])
+                found += _parse(words[1:])
     return found
 
 
-def _parse(name: str, words: list[str]) -> list[str]:
-    if name not in COMMANDS:
-        return [f"no such command: {name}"]
+def _parse(words: list[str]) -> list[str]:
     try:
-        import_module(COMMANDS[name][0]).parser().parse(words)
+        if words[0] in ("help", "--help"):
+            help_text(words[1:])
+        else:
+            command, rest = find(words)
+            prints = any(word.startswith(("--help", "--dump-config")) for word in rest)  # and ends the process
+            if not prints:
+                command.parser().parse(rest)
     except UsageError as error:
-        return [f"{name} {shlex.join(words)}: {error}"]
+        return [f"{shlex.join(words)}: {error}"]
     return []
 
 

@@ -19,8 +19,8 @@ from .test_main import vivace
 class Talk(chat.Conversation):
     """Replies with the number of messages so far."""
 
-    def say(self, text: str) -> None:
-        asked = [*self.messages, {"role": "user", "content": text}]
+    def say(self, words: str) -> None:
+        asked = [*self.messages, {"role": "user", "content": words}]
         self.messages = [*asked, {"role": "assistant", "content": str(len(asked))}]
 
 

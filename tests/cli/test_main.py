@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from vivace.cli import main as cli
+from vivace.cli.commands import COMMANDS
+from vivace.core.machine import default_threads
 from vivace.ops import registry
 
 COMMAND = [sys.executable, "-m", "vivace.cli"]
@@ -32,10 +35,10 @@ def fails(done: subprocess.CompletedProcess[str], status: int, *says: str) -> No
 
 def test_help_lists_what_exists() -> None:
     done = vivace("--help")
-    assert done.returncode == 0 and all(f"\n  {name}" in done.stdout for name in cli.COMMANDS)
+    assert done.returncode == 0 and all(f"\n  {name}" in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_commands(name: str) -> None:
     done = vivace(name, "--help")
     assert done.returncode == 0 and done.stdout.startswith(f"usage: vivace {name}") and not done.stderr
@@ -83,6 +86,24 @@ def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     file = tmp_path / "bad.gguf"
     file.write_bytes(b"not a model at all")
     fails(vivace("run", str(file), "-p", "x"), 1, "bad.gguf")
+
+
+def test_unknown_models_are_wrong_usage() -> None:
+    fails(vivace("run", "smolm2-135m", "-p", "x"), 2, "did you mean smollm2-135m")
+    fails(vivace("bench", "-m", "zzz"), 2, "unknown model 'zzz'; there are")
+
+
+@pytest.mark.parametrize(
+    "argv", [["-p", "a\udcffb"], ["-p", "a", "--system", "\udcff"], ["-p", "a", "--stop", "\udcff"]]
+)
+def test_arguments_that_are_not_text(argv: list[str]) -> None:
+    fails(vivace("run", "m", *argv), 2, "is not UTF-8")
+
+
+def test_verbose_shows_where_an_error_arose() -> None:
+    done = vivace("run", "/none.gguf", "-p", "x", "-v")
+    assert done.returncode == 1 and done.stderr.startswith("Traceback") and "in resolve" in done.stderr
+    assert done.stderr.endswith("vivace: error: /none.gguf: no such file or folder\n")
 
 
 def test_plans_are_refused(tmp_path: Path) -> None:
@@ -145,13 +166,9 @@ def test_expected_errors_are_one_line(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert capsys.readouterr().err == "vivace: error: two lines\n"
 
 
-def test_removing_a_model_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    file.write_bytes(b"x")
-    monkeypatch.setenv("VIVACE_MODELS", str(tmp_path))
-    done = vivace("models", "rm", "smollm2-135m", "--json")
-    assert done.returncode == 0 and done.stderr == "" and not file.exists()
-    assert json.loads(done.stdout) == {"model": "smollm2-135m", "removed": str(file)}
+def test_chat_without_standard_input() -> None:
+    shell = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "chat", "m"]
+    fails(subprocess.run(shell, capture_output=True, text=True, check=False), 2, "standard input is closed")
 
 
 INTERRUPT = "import os, signal, sys; from vivace.cli import entry; hit = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
@@ -220,6 +237,52 @@ def test_stop_text(smollm2: Path) -> None:
 def test_context_overflow_says_by_how_much(smollm2: Path) -> None:
     done = vivace("run", str(smollm2), "-p", "a b c", "--raw", "-n", "100", "-c", "64")
     fails(done, 1, "more than the context of 64")
+
+
+def test_the_locale_does_not_change_text(smollm2: Path) -> None:
+    argv = [*COMMAND, "run", str(smollm2), "-p", "Les élèves étaient", "--raw", "-n", "8"]
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    outs = [subprocess.run(argv, env=os.environ | env, capture_output=True, check=True).stdout for env in ({}, plain)]
+    assert outs[0] == outs[1] and "é" in outs[0].decode()
+
+
+def test_more_threads_than_processors(smollm2: Path) -> None:
+    threads = default_threads() + 1
+    done = vivace("run", str(smollm2), "-p", "Hi", "-n", "1", "-t", str(threads))
+    assert done.returncode == 0 and f"{threads} threads share the {threads - 1} processors" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv", [["--tests", "tg2,tg3", "--reps", "500"], ["--prompts", "chat", "-n", "2", "--reps", "99"]]
+)
+def test_an_interrupted_bench_prints_what_it_has(smollm2: Path, tmp_path: Path, argv: list[str]) -> None:
+    """Ctrl-C comes by itself, after some repetitions."""
+    code = """
+import os, signal, sys
+from vivace.cli import entry
+from vivace.measure import real_prompts, speed
+left = 4
+def after(call):
+    def counted(*args):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+        return call(*args)
+    return counted
+speed.EngineRunner.run = after(speed.EngineRunner.run)
+real_prompts._round = after(real_prompts._round)
+sys.exit(entry.main())
+"""
+    command = [sys.executable, "-c", code, "bench", str(smollm2), "-o", "json", *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 130 and done.stderr.endswith("vivace: interrupted\n"), done.stderr
+    assert all(len(row["tok_s"]) == 2 for row in json.loads(done.stdout)["results"])
+
+
+def test_bench_tells_of_each_test_when_nobody_watches(smollm2: Path) -> None:
+    done = vivace("bench", str(smollm2), "--tests", "tg2,pp3", "--reps", "1")
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["tg2", "pp3"] and "\r" not in done.stderr
 
 
 def test_a_closed_pipe(smollm2: Path) -> None:

@@ -8,12 +8,15 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from vivace.cli.generation import add_weights_option, tier_of
-from vivace.cli.parser import MODEL, Parser, UsageError, whole
-from vivace.cli.terminal import note, progress
+from vivace.cli.generation import add_weights_option, tier_of, warn_of_threads
+from vivace.cli.parser import Parser, UsageError, whole
+from vivace.cli.terminal import note, progress, raise_on_interrupt
 from vivace.core.machine import MAX_THREADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vivace.measure.compare import Result
     from vivace.measure.limits import Limits
     from vivace.measure.speed import Runner
 
@@ -28,12 +31,14 @@ def parser() -> Parser:
         "ratio is the median of pairs.",
         "vivace bench smollm2-135m --tests pp512,tg128@b8 --against llama.cpp",
     )
-    made.add_argument("model", metavar="MODEL", help=MODEL)
+    made.add_model()
+    made.add_offline()
     what = made.add_argument_group("measurement")
     what.add_argument("--tests", default="pp512,tg128", help="ppN, tgN; @bN sequences at once, @dN tokens before them")
     what.add_argument(
-        "--against", metavar="ENGINE", action="append", default=[], help="llama.cpp, transformers, openvino"
+        "--against", metavar="ENGINE", action="append", default=[], help="llama.cpp, transformers, openvino; repeatable"
     )
+    made.suggest["against"] = _peers
     what.add_argument(
         "--prompts", metavar="FILE", help="instead: whole requests, of a file or the suites chat and code"
     )
@@ -80,11 +85,12 @@ def run(args: argparse.Namespace) -> int:
     from vivace.measure.compare import alternate
     from vivace.measure.curve import row_curve
     from vivace.measure.profile import profile
-    from vivace.measure.speed import EngineRunner, pages_needed
+    from vivace.measure.speed import EngineRunner, Interrupted, pages_needed
     from vivace.model.catalogue import resolve
     from vivace.model.load import default_weights, load_checkpoint
 
     threads = args.threads or default_threads()
+    warn_of_threads(args.threads)
     path = resolve(args.model)
     checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
     try:
@@ -112,19 +118,41 @@ def run(args: argparse.Namespace) -> int:
         def probe() -> Limits:
             return machine.probe(threads)
 
-        results = alternate(runners, tests, args.reps, probe, progress)
-        profiles = {test: profile(executor, ours, test) for test in tests} if args.profile else {}
-        if args.curve:
-            progress("row curve")
-        curve = row_curve(executor, checkpoint, probe, args.reps) if args.curve else []
+        results, profiles, curve, interrupted = [], {}, [], False
+        try:
+            with raise_on_interrupt():
+                results = alternate(runners, tests, args.reps, probe, progress, _finished)
+                profiles = {test: profile(executor, ours, test) for test in tests} if args.profile else {}
+                if args.curve:
+                    progress("row curve")
+                    curve = row_curve(executor, checkpoint, probe, args.reps)
+        except KeyboardInterrupt as stop:  # what was measured is printed
+            interrupted, results = True, stop.results if isinstance(stop, Interrupted) else results
     progress("")
+    if interrupted and not results:
+        raise KeyboardInterrupt
     for row in results:
         if row.problem:
             note(f"{row.engine} {row.test}: {row.problem}")
     data = report.record(machine.describe(), threads, checkpoint, results, tier, profiles, curve)
     data["engines"] = versions
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
+    if interrupted:
+        raise KeyboardInterrupt
     return 0
+
+
+def _peers() -> Iterable[str]:
+    from vivace.measure.peers import PEERS
+
+    return PEERS
+
+
+def _finished(rows: list[Result]) -> None:
+    """Tells of a test that is done where no line of progress shows that it goes on."""
+    if not sys.stderr.isatty():
+        rates = (f"{row.engine} {row.median:.1f} tok/s" for row in rows if row.timed)
+        note(f"{rows[0].test}: {', '.join(rates)}")
 
 
 def _prompts(args: argparse.Namespace) -> int:
@@ -133,18 +161,28 @@ def _prompts(args: argparse.Namespace) -> int:
     from vivace.core.machine import default_threads
     from vivace.exec.native import NativeExecutor
     from vivace.measure import machine, real_prompts, report
+    from vivace.measure.speed import Interrupted
     from vivace.model.catalogue import resolve
     from vivace.model.load import default_weights, load_checkpoint
 
     prompts = real_prompts.read(args.prompts)
     threads = args.threads or default_threads()
+    warn_of_threads(args.threads)
     path = resolve(args.model)
     checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
     executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_of(CACHE_TOKENS))
     with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.weights_bytes, prefix_cache=False) as llm:
-        limits = [machine.probe(threads)]
-        rows = real_prompts.run(llm, prompts, args.tokens, args.reps, tier_of(executor)[0])
+        limits, rows, interrupted = [machine.probe(threads)], [], False
+        try:
+            with raise_on_interrupt():
+                rows = real_prompts.run(llm, prompts, args.tokens, args.reps, tier_of(executor)[0])
+        except Interrupted as stop:
+            rows, interrupted = stop.results, True
+        if not rows:
+            raise KeyboardInterrupt
         limits.append(machine.probe(threads))
     data = report.head(machine.describe(), threads, checkpoint, limits) | {"results": rows, "ratios": []}
     sys.stdout.write(report.FORMATS[args.output](data) + "\n")
+    if interrupted:
+        raise KeyboardInterrupt
     return 0

@@ -14,11 +14,13 @@ from vivace.cli.generation import (
     add_model_options,
     add_sampling_options,
     complete,
+    load_model,
     options_of,
     summary,
 )
-from vivace.cli.parser import Parser, nearest
+from vivace.cli.parser import Parser, UsageError, text
 from vivace.cli.terminal import emit, note, raise_on_interrupt
+from vivace.core.names import hint
 
 if TYPE_CHECKING:
     from vivace.api import LLM
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 HELP = """\
 /stats             how the last reply went; of its prompt only what is not cached had to run
 /plan              the acceleration plan in use
-/set NAME VALUE    change an option: {names}
+/set NAME VALUE    change an option: {names}; /set alone shows them
 /save FILE         write the conversation as JSON
 /load FILE         go on with a saved conversation
 /quit              leave, as does the end of input"""
@@ -38,14 +40,14 @@ def parser() -> Parser:
     add_model_options(made)
     add_sampling_options(made)
     made.set_defaults(n=512)
-    made.add_argument_group("prompt").add_argument("--system", metavar="TEXT", help="system message")
+    made.add_argument_group("prompt").add_argument("--system", metavar="TEXT", type=text, help="system message")
     return made
 
 
 def run(args: argparse.Namespace) -> int:
-    from vivace.api import load
-
-    with load(args.model, plan=args.plan, threads=args.threads, context=args.context, weights=args.weights) as llm:
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: there is nobody to talk with", "vivace chat")
+    with load_model(args) as llm:
         if not llm.tokenizer.has_chat_template:
             raise ValueError(f"{llm.model} has no chat template; use `vivace run` for text to continue")
         talk = Conversation(llm, args)
@@ -78,6 +80,10 @@ class Conversation:
         """Acts on a line; False when it was the last."""
         if not line.strip():
             return True
+        try:
+            line = text(line)
+        except argparse.ArgumentTypeError:
+            raise ValueError("this line is not UTF-8") from None
         if not line.startswith("/"):
             self.say(line)
             return True
@@ -87,13 +93,13 @@ class Conversation:
         if name in ("quit", "exit"):
             return False
         if name not in actions:
-            raise ValueError(f"unknown command /{name}{nearest(name, [*actions, 'quit'])}")
+            raise ValueError(f"unknown command /{name}{hint(name, [*actions, 'quit'])}")
         actions[name](rest.strip())
         return True
 
-    def say(self, text: str) -> None:
+    def say(self, words: str) -> None:
         """One exchange. A reply that was stopped stays in the history as far as it got."""
-        asked = [*self.messages, {"role": "user", "content": text}]
+        asked = [*self.messages, {"role": "user", "content": words}]
         prompt = self.llm.chat_prompt(asked)
         options = options_of(self.args) | {"spans": [prompt.spans]}
         self.last = complete(self.llm, prompt.ids, options, lambda piece, _: emit(piece))
@@ -106,13 +112,17 @@ class Conversation:
     def _stats(self, _: str) -> None:
         note(summary(self.llm, self.last) if self.last else "nothing was generated yet")
 
-    def _plan(self, text: str) -> None:
-        if text:
+    def _plan(self, wanted: str) -> None:
+        if wanted:
             raise ValueError("a plan is chosen when the model is loaded, with --plan; no methods exist yet")
         note("no acceleration methods in use")
 
-    def _set(self, text: str) -> None:
-        name, _, value = text.partition(" ")
+    def _set(self, words: str) -> None:
+        if not words:
+            values = {name: getattr(self.args, name.replace("-", "_")) for name in (*SAMPLING, *REPEATED)}
+            note("\n".join(f"{name:15}{value}" for name, value in values.items()))
+            return
+        name, _, value = words.partition(" ")
         name = "n" if name in ("tokens", "max-tokens", "max_tokens") else name.replace("_", "-")
         try:
             if name in REPEATED:
@@ -120,7 +130,7 @@ class Conversation:
             elif name in SAMPLING:
                 made = SAMPLING[name][0](value.strip())
             else:
-                raise ValueError(f"unknown option {name!r}{nearest(name, [*SAMPLING, *REPEATED])}")
+                raise ValueError(f"unknown option {name!r}{hint(name, [*SAMPLING, *REPEATED])}")
         except argparse.ArgumentTypeError as error:
             raise ValueError(f"{name} {error}") from None
         setattr(self.args, name.replace("-", "_"), made)

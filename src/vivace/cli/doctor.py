@@ -12,7 +12,7 @@ from vivace.cli.parser import Parser
 
 def parser() -> Parser:
     made = Parser("doctor", "Measure this machine and look at what is installed.", "vivace doctor --json")
-    made.add_argument("--json", action="store_true", help="one JSON object")
+    made.add_argument_group("output").add_argument("--json", action="store_true", help="one JSON object")
     return made
 
 
@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
+    from vivace.core.machine import processor_flags
     from vivace.measure import machine, peers
     from vivace.model import catalogue
 
@@ -37,7 +38,7 @@ def examine() -> dict[str, Any]:
         "engines": peers.installed(),
         "models": [{"name": entry.name, "present": catalogue.present(entry) is not None} for entry in entries],
     }
-    return data | {"advice": advice(data, machine.processor_flags())}
+    return data | {"advice": advice(data, processor_flags())}
 
 
 def advice(data: dict[str, Any], flags: set[str]) -> list[str]:

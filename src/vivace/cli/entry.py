@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from io import TextIOWrapper
 
 TYPE_CHECKING = False  # importing `typing` takes a while, in which Ctrl-C would show a traceback
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ INTERRUPTED = 130  # the status that shells give
 def main() -> int:
     """Runs the command line of this process and returns its exit status."""
     leave_on_interrupt()
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        if isinstance(stream, TextIOWrapper):  # and not closed by the caller
+            stream.reconfigure(encoding="utf-8", errors=errors)  # whatever the locale: text of models is Unicode
     from vivace.cli.main import main as run
 
     return run()

@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.parser import MODEL, Parser, nearest, not_empty, number, whole
-from vivace.cli.terminal import StopOnInterrupt
-from vivace.core.machine import MAX_THREADS
+from vivace.cli.parser import Parser, not_empty, number, whole
+from vivace.cli.terminal import StopOnInterrupt, note
+from vivace.core.machine import MAX_THREADS, default_threads
+from vivace.core.names import hint
 
 if TYPE_CHECKING:
     from vivace.api import LLM
@@ -22,7 +23,7 @@ def _stages(text: str) -> str:
 
     for name in _split(text):
         if name not in STAGES:
-            raise argparse.ArgumentTypeError(f"must be names of stages; there is no {name!r}{nearest(name, STAGES)}")
+            raise argparse.ArgumentTypeError(f"must be names of stages; there is no {name!r}{hint(name, STAGES)}")
     return text
 
 
@@ -94,10 +95,14 @@ _OPTION = {
 }
 # Not read from where they are known: that would import numpy for --help. A test compares them.
 WEIGHT_TYPES = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16", "keep")
+_UNITS = {int: "N", float: "X"}
+# In every help; the others are the topic `--help=sampling`.
+USUAL = ("n", "seed", "temp", "top-p", "top-k", "min-p", "repeat-penalty", "stop")
 
 
 def add_model_options(parser: Parser) -> None:
-    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser.add_model()
+    parser.add_offline()
     group = parser.add_argument_group("loading")
     group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
     add_weights_option(group)
@@ -117,16 +122,33 @@ def add_weights_option(group: argparse._ArgumentGroup) -> None:
 
 
 def add_sampling_options(parser: Parser) -> None:
-    group = parser.add_argument_group("generation")
+    usual, rare = parser.add_argument_group("generation"), parser.add_rare_group("sampling")
     short = {"n": ["-n", "--tokens"], "seed": ["-s", "--seed"]}
     for name, (read, default, what) in SAMPLING.items():
-        flags = short.get(name, [f"--{name}"])
-        dest = name.replace("-", "_")
-        group.add_argument(*flags, dest=dest, metavar=name.upper(), type=read, default=default, help=what)
+        flags, dest = short.get(name, [f"--{name}"]), name.replace("-", "_")
+        metavar = "TOKENS" if name == "n" else _UNITS.get(type(default), "NAMES")
+        group = usual if name in USUAL else rare
+        group.add_argument(*flags, dest=dest, metavar=metavar, type=read, default=default, help=what)
     for name, (read, metavar, what) in REPEATED.items():
+        group = usual if name in USUAL else rare
         group.add_argument(
             f"--{name}", metavar=metavar, type=read, action="append", default=[], help=f"{what}; repeatable"
         )
+
+
+def load_model(args: argparse.Namespace) -> LLM:
+    """The model that the options name, loaded as they say."""
+    from vivace.api import load
+
+    warn_of_threads(args.threads)
+    return load(args.model, plan=args.plan, threads=args.threads, context=args.context, weights=args.weights)
+
+
+def warn_of_threads(threads: int | None) -> None:
+    """A line on standard error when there are fewer processors than threads asked for."""
+    processors = default_threads()
+    if threads is not None and threads > processors:
+        note(f"{threads} threads share the {processors} processors that may be used: fewer threads are faster")
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:

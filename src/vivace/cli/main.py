@@ -5,28 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 
+from vivace.cli.commands import find, help_text
 from vivace.cli.entry import INTERRUPTED
-from vivace.cli.parser import UsageError, nearest
-
-# Name: (module, what it does). The order is that of the help.
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("vivace.cli.run", "complete one prompt"),
-    "chat": ("vivace.cli.chat", "talk with a model"),
-    "models": ("vivace.cli.models", "list, fetch and describe models"),
-    "bench": ("vivace.cli.bench", "measure speed, alone or against other engines"),
-    "ops": ("vivace.cli.ops", "test or measure the kernels"),
-    "doctor": ("vivace.cli.doctor", "this machine: processor, limits, what is installed"),
-    "version": ("vivace.cli.version", "print the version"),
-}
+from vivace.cli.help import asked
+from vivace.cli.parser import UsageError
+from vivace.model.errors import UnknownModel
 
 DONE, FAILED, USAGE = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit status. $VIVACE_DEBUG shows tracebacks of expected errors too."""
+    """Runs a command line and returns its exit status."""
     if sys.stderr is None:  # closed by the caller; so is standard output below
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  as long as the process
     if sys.stdout is None:
@@ -49,8 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain("standard output was closed")
         return FAILED
     except (ValueError, OSError, RuntimeError, MemoryError, TypeError) as error:
-        if os.environ.get("VIVACE_DEBUG"):
-            raise
+        if isinstance(error, UnknownModel):
+            _complain(f"{error}\ntry `vivace models`")
+            return USAGE
         if isinstance(error, (RuntimeError, TypeError)) and not type(error).__module__.startswith("vivace"):
             raise  # not one of ours: a fault of the program, worth a traceback
         _complain(_one_line(error))
@@ -58,28 +50,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_help())
+    if not argv or argv[0] in ("-h", "--help", "--help=all", "help"):
+        print(help_text(argv[1:] if argv and argv[0] == "help" else ()))
         return DONE if argv else USAGE
-    name, *rest = argv
-    if name == "--version":
-        name = "version"
-    if name not in COMMANDS:
-        raise UsageError(f"unknown command {name!r}{nearest(name, COMMANDS)}", "vivace")
-    module = import_module(COMMANDS[name][0])
-    status: int = module.run(module.parser().parse(rest))
-    return status
+    words = ["version", *argv[1:]] if argv[0] == "--version" else argv
+    if len(words) == 2 and asked(words[1:]) == "":
+        print(help_text(words[:1]))
+        return DONE
+    command, rest = find(words)
+    args = command.parser().parse(rest)
+    if getattr(args, "offline", False):  # for other engines' processes too
+        os.environ |= {"VIVACE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}
+    try:
+        return command.run(args)
+    except (Exception, KeyboardInterrupt):
+        if args.verbose:
+            import traceback
 
-
-def _help() -> str:
-    lines = ["usage: vivace COMMAND [OPTIONS]", "", "commands:"]
-    lines += [f"  {name:9}{what}" for name, (_, what) in COMMANDS.items()]
-    lines += [
-        "",
-        "vivace COMMAND --help shows the options of a command.",
-        "example: vivace run smollm2-135m -p 'Hello'",
-    ]
-    return "\n".join(lines)
+            traceback.print_exc()
+        raise
 
 
 def _one_line(error: BaseException) -> str:

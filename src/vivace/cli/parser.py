@@ -1,15 +1,18 @@
-"""Options of a command from the command line, the environment and a file, in that order of precedence."""
+"""The options of a command, their values from the command line, the environment and a file, in that precedence."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from vivace.cli import help
+from vivace.cli.config import from_environment, from_file, key
+from vivace.core.names import hint
 
 MODEL = "alias (see `vivace models`), .gguf file, folder of safetensors, or user/repo[:quant] of the hub"
 
@@ -24,59 +27,83 @@ class UsageError(Exception):
         self.command = command
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or the names there are."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}" if len(known) < 12 else ""
-
-
-class _Help(argparse.HelpFormatter):
-    """Adds the default and the environment variable to each option's text."""
-
-    defaults: Mapping[str, Any] = {}
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=110)
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        if not action.option_strings or action.dest in _NO_VARIABLE:
-            return text
-        notes = [variable(action)]
-        default = self.defaults.get(action.dest)
-        if default not in (None, "", []) and default is not False:
-            notes.insert(0, f"default {default}")
-        return f"{text} [{'; '.join(notes)}]".replace("%", "%%")
-
-
 class Parser(argparse.ArgumentParser):
-    """The options of one command. Long options are also $VIVACE_NAME, and keys of the file that --config names."""
+    """The options of one command. Long options are also $VIVACE_NAME, and keys of the file that --config names.
+
+    A group of options is a topic of the help. `suggest` gives, by destination, what a value may be where the option
+    has no `choices`; shells complete it.
+    """
 
     def __init__(self, command: str, description: str, example: str) -> None:
-        super().__init__(
-            prog=f"vivace {command}",
-            description=description,
-            epilog=f"example: {example}",
-            formatter_class=_Help,
-            allow_abbrev=False,
-        )
+        super().__init__(prog=f"vivace {command}", description=description, add_help=False, allow_abbrev=False)
+        self.example = example
+        self.suggest: dict[str, Callable[[], Iterable[str]]] = {}
+        self._needs_model = False
+        self._rare: list[str] = []
         settings = self.add_argument_group("settings")
+        settings.add_argument(
+            "-h", "--help", action="store_true", help="show this; --help=TOPIC shows one topic, --help=all everything"
+        )
         settings.add_argument("--config", metavar="FILE", type=Path, help="YAML file with values for the long options")
-        settings.add_argument("--dump-config", action="store_true", help="print the values in force and stop")
+        settings.add_argument("--dump-config", action="store_true", help="print the values in force as YAML, and stop")
+        settings.add_argument("-v", "--verbose", action="store_true", help="show where in the program an error arose")
+        self.settings = settings
 
-    def error(self, message: str) -> NoReturn:
-        choice = re.search(r"invalid choice: '?([^' ]+)'? \(choose from (.+)\)", message)
-        if choice:
-            known = [word.strip("' ") for word in choice[2].split(",")]
-            message = f"{message[: choice.start()]}unknown {choice[1]!r}{nearest(choice[1], known)}"
-        raise UsageError(message, self.prog)
+    def add_model(self, what: str = MODEL, needed: bool = True) -> None:
+        """MODEL, as the first word or as -m; `args.model` is one of them."""
+        self._needs_model = needed
+        self.add_argument("MODEL", metavar="MODEL", nargs="?", default=argparse.SUPPRESS, help=f"{what}; also -m MODEL")
+        self.add_argument("-m", "--model", metavar="MODEL", help=argparse.SUPPRESS)
+
+    def add_offline(self) -> None:
+        self.settings.add_argument("--offline", action="store_true", help="fetch nothing, as with HF_HUB_OFFLINE")
+
+    def add_rare_group(self, title: str, about: str | None = None) -> argparse._ArgumentGroup:
+        """A topic that the help shows only when asked for it."""
+        self._rare.append(title)
+        return self.add_argument_group(title, about)
+
+    def set_defaults(self, **values: Any) -> None:
+        """Other defaults of options. (Those that argparse keeps of a parser would pass for typed words.)"""
+        for action in self._actions:
+            action.default = values.get(action.dest, action.default)
+
+    @property
+    def options(self) -> list[argparse.Action]:
+        """What can be set, in any of the three ways."""
+        return [action for action in self._actions if action.option_strings and action.dest not in _NO_VARIABLE]
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Raises UsageError for anything that is not allowed, with the nearest match for names."""
-        options = [a for a in self._actions if a.option_strings and a.dest not in _NO_VARIABLE]
+        topic = help.asked(argv)
+        if topic is not None:
+            print(self.help_text(topic))
+            raise SystemExit(0)
+        options = self.options
         defaults = {action.dest: action.default for action in options}
-        _Help.defaults = defaults
+        given = self._given(argv, options)
+        values = dict(defaults)
+        try:
+            levels = {
+                f"--config {given.config}": from_file(self, options, given.config) if given.config else {},
+                "the environment": from_environment(self, options),
+                "the command line": vars(given),
+            }
+        except ValueError as error:
+            self.error(str(error))
+        for where, level in levels.items():
+            values |= {dest: defaults[dest] for dest in self._rivals(level, where)} | level
+        args = argparse.Namespace(**values)
+        if args.dump_config:
+            _dump({key(action): values[action.dest] for action in options})
+            raise SystemExit(0)
+        if self._needs_model and not args.model:
+            self.error(f"which MODEL? as in `{self.prog} smollm2-135m`; `vivace models` lists them")
+        return args
+
+    def _given(self, argv: Sequence[str], options: Sequence[argparse.Action]) -> argparse.Namespace:
+        """What the command line alone says."""
+        defaults = {action.dest: action.default for action in options}
         for action in options:
             action.default = argparse.SUPPRESS
         try:
@@ -85,20 +112,45 @@ class Parser(argparse.ArgumentParser):
             for action in options:
                 action.default = defaults[action.dest]
         if extra:
-            self._refuse(extra[0], options)
-        values = dict(defaults)
-        levels = {
-            f"--config {given.config}": self._from_file(given.config, options),
-            "the environment": self._from_environment(options),
-            "the command line": vars(given),
-        }
-        for where, level in levels.items():
-            values |= {dest: defaults[dest] for dest in self._rivals(level, where)} | level
-        args = argparse.Namespace(**values)
-        if args.dump_config:
-            _dump({key(action): values[action.dest] for action in options})
-            raise SystemExit(0)
-        return args
+            self._refuse(extra[0])
+        if hasattr(given, "MODEL"):
+            if hasattr(given, "model"):
+                self.error(f"the model is given twice: {given.MODEL} and -m {given.model}")
+            given.model = given.MODEL
+            del given.MODEL
+        return given
+
+    def help_text(self, topic: str = "") -> str:
+        """The usual help, that of one topic, or of "all". Raises UsageError when there is no such topic."""
+        defaults = {action.dest: action.default for action in self.options}
+        groups = [g for g in self._action_groups if g.title not in ("positional arguments", "options")]
+        groups = [g for g in groups[1:] if g._group_actions] + groups[:1]  # the settings come last
+        titles = [str(group.title) for group in groups]
+        rare = [title for title in self._rare if title in titles]
+        if topic not in ("", "all", *titles):
+            self.error(f"unknown topic {topic!r} of --help{hint(topic, [*titles, 'all'])}")
+        words = [a for a in self._positionals._group_actions if a.help is not argparse.SUPPRESS]
+        parts = []
+        if topic in ("", "all"):
+            names = [f"{a.metavar}" if a.dest == "MODEL" and self._needs_model else _word(a) for a in words]
+            parts += [" ".join(["usage:", self.prog, *names, "[OPTIONS]"]), help.wrapped(self.description or "")]
+            if words:
+                parts.append("\n".join(help.table((str(a.metavar), str(a.help)) for a in words)))
+        shown = [g for g in groups if topic in ("all", g.title) or (not topic and g.title not in rare)]
+        parts += [help.topic_lines(str(g.title), g.description, g._group_actions, defaults) for g in shown]
+        if not topic and rare:
+            parts.append(f"more options: {', '.join(f'--help={title}' for title in rare)}, --help=all")
+        return "\n\n".join([*parts, f"example: {self.example}"])
+
+    def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '?([^' ]*)'? \(choose from (.+)\)", message)
+        if choice:
+            known = [word.strip("' ") for word in choice[2].split(",")]
+            message = f"{message[: choice.start()]}unknown {choice[1]!r}{hint(choice[1], known)}"
+        if message.endswith("expected one argument"):
+            name = message.removeprefix("argument ").partition(":")[0]
+            message = f"{name} needs a value; one that begins with - is given as in {name.split('/')[-1]}=-x"
+        raise UsageError(message, self.prog)
 
     def _rivals(self, level: Mapping[str, Any], where: str) -> set[str]:
         """The options that those given at one level exclude, so that they beat lower levels. Two of a group: error."""
@@ -111,81 +163,21 @@ class Parser(argparse.ArgumentParser):
             found |= {dest for dest in members if chosen and dest not in chosen}
         return found
 
-    def _refuse(self, word: str, options: list[argparse.Action]) -> NoReturn:
+    def _refuse(self, word: str) -> NoReturn:
         if not word.startswith("-"):
             self.error(f"unexpected argument {word!r}")
         flag = word.partition("=")[0]
-        self.error(f"unknown option {flag}{nearest(flag, [s for a in options for s in a.option_strings])}")
-
-    def _from_environment(self, options: list[argparse.Action]) -> dict[str, Any]:
-        found = {}
-        for action in options:
-            text = os.environ.get(variable(action))
-            if text:
-                found[action.dest] = self._value(action, text, f"${variable(action)}")
-        return found
-
-    def _from_file(self, path: Path | None, options: list[argparse.Action]) -> dict[str, Any]:
-        if path is None:
-            return {}
-        import yaml
-
-        try:
-            data = yaml.safe_load(path.read_text())
-        except OSError as error:
-            self.error(f"--config {path}: {error.strerror}")
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            self.error(f"--config {path}: is not YAML: {' '.join(str(error).split())}")
-        if not isinstance(data, Mapping):
-            self.error(f"--config {path}: must be a mapping of option names to values")
-        by_key = {key(action): action for action in options}
-        found = {}
-        for name, value in data.items():
-            action = by_key.get(str(name).replace("_", "-"))
-            if action is None:
-                self.error(f"--config {path}: unknown option {name!r}{nearest(str(name), by_key)}")
-            if value is not None:  # null stands for no value, as in what --dump-config prints
-                found[action.dest] = self._value(action, value, f"{name} in {path}")
-        return found
-
-    def _value(self, action: argparse.Action, value: Any, where: str) -> Any:
-        """A value from outside the command line, held to the same rules as there."""
-        if action.nargs == 0:  # a switch: its constant when the value says yes
-            yes = str(value).lower()
-            if yes not in ("0", "1", "true", "false", "yes", "no"):
-                self.error(f"{where}: must be yes or no, not {value!r}")
-            return action.const if yes in ("1", "true", "yes") else action.default
-        values = value if isinstance(value, list) else [value]
-        for one in values:
-            if isinstance(one, bool) or not isinstance(one, (str, int, float)):
-                self.error(f"{where}: must be text or a number, not {one!r:.60}; quote what is meant as text")
-        try:
-            made = [self._get_value(action, str(one)) for one in values]
-            if action.choices is not None:
-                for one in made:
-                    self._check_value(action, one)
-        except argparse.ArgumentError as error:
-            self.error(f"{where}: {error.message}")
-        if isinstance(action, argparse._AppendAction):
-            return made
-        if len(made) != 1:
-            self.error(f"{where}: takes one value")
-        return made[0]
+        self.error(f"unknown option {flag}{hint(flag, [s for a in self._actions for s in a.option_strings])}")
 
 
-def key(action: argparse.Action) -> str:
-    """The name of an option in a file: its long form without dashes."""
-    return max(action.option_strings, key=len).lstrip("-")
-
-
-def variable(action: argparse.Action) -> str:
-    return "VIVACE_" + key(action).upper().replace("-", "_")
+def _word(action: argparse.Action) -> str:
+    return f"[{action.metavar}]" if action.nargs == "?" else str(action.metavar)
 
 
 def _dump(values: Mapping[str, Any]) -> None:
     import yaml
 
-    yaml.safe_dump(dict(values), sys.stdout, sort_keys=True)
+    yaml.safe_dump(dict(values), sys.stdout, sort_keys=True, allow_unicode=True)
 
 
 # Types of values. argparse shows their messages after the name of the option.
@@ -207,11 +199,19 @@ def whole(low: int, high: int | None = None) -> Any:
     return parse
 
 
+def text(value: str) -> str:
+    """Text that was given as UTF-8, whatever the locale."""
+    try:
+        return os.fsencode(value).decode()
+    except UnicodeError:
+        raise argparse.ArgumentTypeError("is not UTF-8") from None
+
+
 def not_empty(value: str) -> str:
     """Text, at least a character of it."""
     if not value:
         raise argparse.ArgumentTypeError("must not be empty")
-    return value
+    return text(value)
 
 
 def number(low: float, high: float = float("inf"), *, open_low: bool = False) -> Any:

@@ -25,9 +25,15 @@ def note(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """A line that replaces the one before it; nothing when nobody watches."""
-    if sys.stderr.isatty():
+    """A line that replaces the one before it; nothing when nobody watches, or the terminal cannot do that."""
+    if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def bar(done: int, total: int, text: str) -> None:
+    """Progress as a bar, with `text` behind it."""
+    full = 24 * done // max(total, 1)
+    progress(f"[{'#' * full}{'.' * (24 - full)}] {done} of {total} {text}")
 
 
 def _colour() -> bool:

@@ -10,7 +10,7 @@ from vivace.cli.parser import Parser
 
 def parser() -> Parser:
     made = Parser("version", "Print the version.", "vivace version")
-    made.add_argument("--json", action="store_true", help="one JSON object")
+    made.add_argument_group("output").add_argument("--json", action="store_true", help="one JSON object")
     return made
 
 

@@ -1,0 +1,67 @@
+"""A file of answers that outlives the process: what it holds is not run again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vivace.cli.prompts import Line
+
+
+class Answers:
+    """Lines of JSON, appended as they come. `setting` is all that, beside a line's text, decides what its answer is."""
+
+    def __init__(self, file: str, setting: Mapping[str, Any]) -> None:
+        """Drops what a killed process left half written. Raises ValueError for a file that holds something else."""
+        self._file, self._setting = Path(file), json.dumps(setting, sort_keys=True, ensure_ascii=False)
+        self._known = Counter[str]()
+        data = self._file.read_bytes() if self._file.exists() else b""
+        whole = position = 0
+        found = Counter[str]()
+        for text in data.splitlines(keepends=True):
+            if not text.endswith(b"\n"):
+                break
+            key, samples = self._parse(text)
+            position += len(text)
+            found[key] += 1
+            if found[key] % samples == 0:
+                self._known[key] += 1
+                whole = position
+        if whole < len(data):
+            os.truncate(self._file, whole)
+        self._out = self._file.open("ab", buffering=0)
+
+    def missing(self, lines: Sequence[Line]) -> list[Line]:
+        """The lines that are still to be answered; of equal ones each needs an answer of its own."""
+        known, left = Counter(self._known), []
+        for line in lines:
+            key = self.key(line)
+            if known[key]:
+                known[key] -= 1
+            else:
+                left.append(line)
+        return left
+
+    def key(self, line: Line) -> str:
+        import hashlib
+
+        return hashlib.sha256(f"{self._setting}\n{line.json}\n{line.text}".encode()).hexdigest()[:16]
+
+    def add(self, line: Line, records: list[dict[str, Any]]) -> None:
+        """All completions of a line."""
+        marks = {"key": self.key(line), "samples": len(records)}
+        self._out.write("".join(json.dumps(r | marks, ensure_ascii=False) + "\n" for r in records).encode())
+
+    def close(self) -> None:
+        self._out.close()
+
+    def _parse(self, text: bytes) -> tuple[str, int]:
+        try:
+            record = json.loads(text)
+            return str(record["key"]), max(int(record["samples"]), 1)
+        except (ValueError, TypeError, KeyError):
+            raise ValueError(f"{self._file}: holds other things than answers; give --out another file") from None

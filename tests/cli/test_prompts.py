@@ -1,0 +1,114 @@
+"""Files of prompts, and the file of answers that outlives a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vivace.cli.answers import Answers
+from vivace.cli.prompts import Line, prompt_of, read
+
+
+def test_text_is_a_prompt_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_bytes('\ufeffone\r\n\n  \n {"prompt": 1}\u2028x\nlast'.encode())
+    assert [(line.number, prompt_of(line).content) for line in read(str(file))] == [
+        (1, "one"),
+        (4, ' {"prompt": 1}\u2028x'),
+        (5, "last"),
+    ]
+
+
+def test_objects_have_options_and_an_id(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "a", "max_tokens": 3, "id": 7}\n\n{"messages": [{"role": "user", "content": "b"}]}\n')
+    one, two = map(prompt_of, read(str(file)))
+    assert (one.content, one.options, one.id) == ("a", {"max_tokens": 3}, 7)
+    assert (two.title, two.options, two.id) == ("b", {}, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "[1]",
+        "{}",
+        '{"prompt": ""}',
+        '{"prompt": 3}',
+        '{"prompt": "a", "messages": []}',
+        '{"messages": []}',
+        '{"messages": ["a"]}',
+        '{"messages": {"role": "user"}}',
+        '{"prompt": "a", "id": []}',
+        '{"prompt": "a"} x',
+    ],
+)
+def test_wrong_objects(text: str) -> None:
+    with pytest.raises(ValueError, match="must be") as caught:
+        prompt_of(Line(1, text, json=True))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_of_prompts(tmp_path: Path) -> None:
+    file = tmp_path / "p.txt"
+    file.write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(ValueError, match="line 3 is not UTF-8"):
+        read(str(file))
+    file.write_text("\n \n")
+    with pytest.raises(ValueError, match="has no prompts"):
+        read(str(file))
+
+
+LINES = [Line(i, text, json=False) for i, text in enumerate(["a", "b", "a"], 1)]
+SETTING: dict[str, Any] = {"seed": 0}
+
+
+def answer(file: Path, line: Line, samples: int = 1) -> None:
+    answers = Answers(str(file), SETTING)
+    answers.add(line, [{"line": line.number, "sample": i} for i in range(samples)])
+    answers.close()
+
+
+def missing(file: Path, setting: dict[str, Any] = SETTING) -> list[int]:
+    answers = Answers(str(file), setting)
+    answers.close()
+    return [line.number for line in answers.missing(LINES)]
+
+
+def test_what_is_answered_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    assert missing(file) == [1, 2, 3]
+    answer(file, LINES[0])
+    assert missing(file) == [2, 3]  # each of two equal prompts gets an answer
+    answer(file, LINES[2])
+    assert missing(file) == [2] and missing(file, {"seed": 1}) == [1, 2, 3]
+    answer(file, LINES[1], samples=3)
+    assert missing(file) == []
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, cut: int) -> None:
+    file = tmp_path / "o.jsonl"
+    answer(file, LINES[0])
+    whole = file.read_bytes()
+    answer(file, LINES[1], samples=3)
+    file.write_bytes(file.read_bytes()[:-cut])
+    assert missing(file) == [2, 3] and file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", ["some text\n", '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'])
+def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "o.jsonl"
+    file.write_text(content)
+    with pytest.raises(ValueError, match="holds other things than answers"):
+        Answers(str(file), SETTING)
+    assert file.read_text() == content
+
+
+def test_answers_are_json(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    answer(file, LINES[0], samples=2)
+    assert [json.loads(line)["sample"] for line in file.read_text().splitlines()] == [0, 1]
