@@ -30,6 +30,11 @@ def test_objects_have_options_and_an_id(tmp_path: Path) -> None:
     assert (two.title, two.options, two.id) == ("b", {}, None)
 
 
+def test_ids_may_be_keys() -> None:
+    line = Line(1, '{"prompt": "a", "logit_bias": {"198": -5, "x": 1}}', json=True)
+    assert prompt_of(line).options == {"logit_bias": {198: -5, "x": 1}}
+
+
 @pytest.mark.parametrize(
     "text",
     [

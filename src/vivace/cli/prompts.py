@@ -64,4 +64,7 @@ def prompt_of(line: Line) -> Prompt:
         raise ValueError("messages must be a list of objects, each with a role and a content")
     if not (id_ is None or isinstance(id_, (str, int))):
         raise ValueError("the id must be text or a number")
+    bias = data.get("logit_bias")
+    if isinstance(bias, dict):  # JSON has no numbers for keys
+        data["logit_bias"] = {int(token) if token.isdecimal() else token: value for token, value in bias.items()}
     return Prompt(content, data, id_)
