@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -41,10 +42,21 @@ Out<T, N> make(std::initializer_list<size_t> shape) {
   return Out<T, N>(data, shape, owner);
 }
 
+// "" is what $VIVACE_ISA names, or the best.
 const Kernels& kernels_named(const std::string& isa) {
-  const Kernels* kernels = select_kernels(isa.empty() ? nullptr : isa.c_str());
-  if (!kernels) throw nb::value_error(("no kernels for the instruction set '" + isa + "' on this machine").c_str());
-  return *kernels;
+  const char* forced = std::getenv("VIVACE_ISA");
+  const std::string name = isa.empty() && forced ? forced : isa;
+  if (const Kernels* kernels = select_kernels(name.c_str())) return *kernels;
+  std::string known, usable;
+  for (const char* each : kIsas) {
+    known += (known.empty() ? "" : ", ") + std::string(each);
+    if (select_kernels(each)) usable += (usable.empty() ? "" : ", ") + std::string(each);
+  }
+  const bool unknown = std::find(std::begin(kIsas), std::end(kIsas), name) == std::end(kIsas);
+  const std::string from = isa.empty() ? "$VIVACE_ISA: " : "";
+  throw nb::value_error((from + (unknown ? "unknown instruction set '" + name + "'; there are " + known
+                                         : "this processor or build has no " + name + "; it has " + usable))
+                            .c_str());
 }
 
 WeightType type_named(const std::string& name) {
@@ -269,7 +281,7 @@ Out<float, 2> matmul(const std::string& type, In<uint8_t> packed, int64_t rows, 
 void bind_ops(nb::module_& m) {
   m.def("isas", [] {
     std::vector<std::string> found;
-    for (const char* isa : {"portable", "avx2", "avx512"})
+    for (const char* isa : kIsas)
       if (select_kernels(isa)) found.push_back(isa);
     return found;
   });

@@ -16,6 +16,9 @@ namespace vivace {
 namespace portable {
 void set_attention(Kernels& kernels);
 }
+namespace avx2 {
+void set_attention(Kernels& kernels);
+}
 namespace avx512 {
 void set_attention(Kernels& kernels);
 }

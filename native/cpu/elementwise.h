@@ -10,6 +10,9 @@ namespace vivace {
 namespace portable {
 void set_elementwise(Kernels& kernels);
 }
+namespace avx2 {
+void set_elementwise(Kernels& kernels);
+}
 namespace avx512 {
 void set_elementwise(Kernels& kernels);
 }

@@ -28,6 +28,12 @@ struct Isa {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Quad*>(quad)));
     return sum;
   }
+  template <int>
+  struct Dot {
+    static constexpr int kQuads = 8;
+    VIVACE_INLINE void add(Ints& sum, Words w, const int8_t* quad) { sum = dot(sum, w, quad); }
+    VIVACE_INLINE void total(Ints&) {}
+  };
   VIVACE_INLINE static Ints dot_pairs(Ints sum, Words w, const uint8_t* pair) {
     using Pair [[gnu::may_alias]] = int32_t;
     asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*reinterpret_cast<const Pair*>(pair)));

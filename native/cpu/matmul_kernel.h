@@ -1,8 +1,9 @@
 // Matrix products over packed tiles, written once for every instruction set.
 //
-// `Isa` supplies what differs: dot product, fused multiply-add, conversions and table look-up on 64-byte vectors,
-// prefetching, and the most rows whose accumulators fit in registers.
-// Everything here depends on Isa, so code compiled for one instruction set is never shared with another.
+// `Isa` supplies what differs: dot products, fused multiply-add, conversions and table look-up on vectors of 16
+// numbers, prefetching, and the most rows whose accumulators fit in registers. Its Dot<kTop> gathers the products of a
+// row with weights of bytes up to kTop: add() those of a quad, and total(), after at most kQuads of them, what add()
+// kept back. Everything here depends on Isa, so code compiled for one instruction set is never shared with another.
 //
 // A lane is an output row. An output is summed block by block in ascending columns, in one float:
 //   offset types   y = fma(dot * scale, d, y)
@@ -86,13 +87,17 @@ VIVACE_INLINE Ints whole_sums(Words sums) {
 template <class Isa, class Format, int kFirst, int kCount, int kRows>
 VIVACE_INLINE Words dots(const uint8_t* block, const Operand<kRows>& a, Ints (&n)[kRows]) {
   constexpr int kFits = 255 / Format::kTop;  // quads whose bytes can be summed in bytes
+  using Dot = typename Isa::template Dot<Format::kTop>;
+  Dot dot[kRows];
   Words bytes{}, sums{};
   unroll<kCount>([&](auto i) __attribute__((always_inline)) {
+    constexpr bool kTotal = (i + 1) % Dot::kQuads == 0 || i + 1 == kCount;
     const Words w = Format::template quad<kFirst + i>(block);
     bytes = i % kFits == 0 ? w : bytes + w;
     if constexpr (i % kFits == kFits - 1 || i == kCount - 1) sums = add_bytes<Isa, kRows>(sums, bytes);
     unroll<kRows>([&](auto r) __attribute__((always_inline)) {
-      n[r] = Isa::dot(n[r], w, a.q + r * a.stride + 4 * (kFirst + i));
+      dot[r].add(n[r], w, a.q + r * a.stride + 4 * (kFirst + i));
+      if constexpr (kTotal) dot[r].total(n[r]);
     });
   });
   return sums;

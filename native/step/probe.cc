@@ -48,15 +48,15 @@ double probe_bandwidth(Pool& pool, double seconds, int megabytes) {
 }
 
 double probe_int8(Pool& pool, double seconds) {
-  if (!avx512_kernels()) return 0;
   constexpr int64_t kRounds = 200'000;
-  const auto work = [](void*, int, int) { int8_loop_avx512(kRounds); };
+  const auto work = [](void*, int, int) { select_kernels(nullptr)->int8_loop(kRounds); };
+  const double operations = static_cast<double>(select_kernels(nullptr)->int8_loop(kRounds)) * pool.threads();
   const double end = now() + seconds;
   double best = 0;
   do {
     const double start = now();
     pool.run(pool.threads(), work, nullptr);
-    best = std::max(best, static_cast<double>(kRounds * 12 * 64 * 2) * pool.threads() / (now() - start));
+    best = std::max(best, operations / (now() - start));
   } while (now() < end);
   return best;
 }

@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
   const int64_t bytes = static_cast<int64_t>(memory.size()) * 2;
   Random random(2);
   for (size_t i = 0; i < memory.size(); ++i) memory[i] = 0x2c00 | (random.bits() & 0x83ff);  // +-[1/16, 1/8)
-  const double peak = avx512_kernels() ? fma_peak() : std::nan("");
+  const double peak = select_kernels("avx512") ? fma_peak() : std::nan("");
   std::printf("%s; one thread multiplies and adds %.0f GFLOP/s\n", kernels->isa, peak);
   bench_decode(*kernels, memory.data(), bytes, peak);
   bench_prefill(*kernels, memory.data(), peak);

@@ -110,9 +110,10 @@ class Random {
 };
 
 inline std::vector<const Kernels*> all_kernels() {
-  std::vector<const Kernels*> sets = {&portable_kernels()};
-  if (avx2_kernels()) sets.push_back(avx2_kernels());
-  if (avx512_kernels()) sets.push_back(avx512_kernels());
+  std::vector<const Kernels*> sets;
+  for (const char* isa : kIsas) {
+    if (const Kernels* kernels = select_kernels(isa)) sets.push_back(kernels);
+  }
   return sets;
 }
 

@@ -1,5 +1,5 @@
-// Speed of the AVX-512 matrix products beside the machine's limits, per thread.
-//   matmul_bench [threads] [type or all] [rows ...]
+// Speed of the matrix products beside the machine's limits, per thread. Needs a processor with AVX-512.
+//   VIVACE_ISA=avx2 matmul_bench [threads] [type or all] [rows ...]
 #include <immintrin.h>
 #include <sched.h>
 
@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "matmul.h"
+#include "vivace/kernels.h"
 #include "vivace/weights.h"
 
 using namespace vivace;
@@ -109,6 +109,8 @@ const Shape kShapes[] = {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const Kernels* kernels = select_kernels(std::getenv("VIVACE_ISA"));
+  if (kernels == nullptr) return std::printf("no kernels for $VIVACE_ISA\n"), 2;
   threads = argc > 1 ? std::atoi(argv[1]) : 1;
   const std::string wanted = argc > 2 ? argv[2] : "all";
   std::vector<int> rows;
@@ -146,7 +148,7 @@ int main(int argc, char** argv) {
     std::vector<int32_t> z(cells / 32, 3), s(cells / 16, 96);
     std::vector<uint8_t*> scratch;
     for (int t = 0; t < threads; ++t) scratch.push_back(allocate(kMatmulScratch));
-    const MatmulFn matmul = avx512::matmul(shape.type);
+    const MatmulFn matmul = kernels->matmul(shape.type);
     const double limit = bandwidth();
     std::printf("%s %dx%d: %.1f MB, bandwidth %.1f GB/s, int8 peak %.0f GOP/s, %d threads\n", shape.name, shape.outputs,
                 shape.cols, bytes / 1e6, limit, peak, threads);

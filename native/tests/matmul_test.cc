@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "matmul.h"
+#include "vivace/kernels.h"
 #include "vivace/weights.h"
 
 using namespace vivace;
@@ -324,12 +324,10 @@ struct Implementation {
 };
 
 std::vector<Implementation> implementations() {
-  std::vector<Implementation> found{{"portable", portable::matmul}};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw")) {
-    found.push_back({"avx512", avx512::matmul});
+  std::vector<Implementation> found;
+  for (const char* isa : kIsas) {
+    if (const Kernels* kernels = select_kernels(isa)) found.push_back({isa, kernels->matmul});
   }
-#endif
   return found;
 }
 

@@ -218,7 +218,7 @@ bool throws(Call call) {
 void test_errors() {
   Tiny tiny(WeightType::kF32);
   Pool pool(1);
-  const Kernels& kernels = portable_kernels();
+  const Kernels& kernels = *select_kernels("portable");
   using Invalid = std::invalid_argument;
   expect(throws<Invalid>([&] { Program(pool, kernels, tiny.model, 0); }), "a program takes 0 rows");
   Model odd = tiny.model;

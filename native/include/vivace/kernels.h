@@ -58,6 +58,7 @@ struct Kernels {
   const char* isa;
 
   MatmulFn (*matmul)(WeightType type);  // null when the type has no kernel
+  int64_t (*int8_loop)(int64_t rounds);  // nothing but 8-bit dot products; returns the operations done
 
   // y[i] = x[i] / sqrt(mean(x^2) + eps) * w[i].   out may alias x.
   void (*rms_norm)(const float* x, const float* w, float eps, int32_t n, float* out);
@@ -89,11 +90,11 @@ struct Kernels {
   int32_t (*above)(const float* x, int32_t n, float floor, int32_t* index);
 };
 
-const Kernels& portable_kernels();
-const Kernels* avx512_kernels();  // null when not compiled in or the processor lacks AVX-512 VNNI
-const Kernels* avx2_kernels();  // null when not compiled in or the processor lacks AVX2
+// Every instruction set that kernels are written for, the fastest last.
+constexpr const char* kIsas[] = {"portable", "neon", "avx2", "avxvnni", "avx512"};
 
-// The best kernels this processor runs, or those that `isa` names ("portable", "avx2", "avx512"); null when it cannot.
+// The kernels of an instruction set, or the best ones when `isa` is null or empty; null when the name is unknown, this
+// build is for another processor or this processor lacks what they need.
 const Kernels* select_kernels(const char* isa);
 
 }  // namespace vivace
