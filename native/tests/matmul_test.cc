@@ -239,6 +239,7 @@ struct Case {
         q(name + " q", m * k),
         z(name + " z", m * (k / 32)),
         s(name + " s", m * (k / 16)) {
+    generator.seed(static_cast<uint64_t>(info.type) + 1000003u * n + 1009u * k + m);  // whatever ran before
     const int64_t row_bytes = stored_row_bytes(info.type, cols), tile_bytes = packed_tile_bytes(info.type, cols);
     if (tile_bytes % 64 != 0) fail(name + ": tile is not a multiple of 64 bytes");
     for (int i = 0; i < outputs; ++i) fill_stored(info, stored.data() + i * row_bytes, cols);
