@@ -13,7 +13,7 @@ NATIVE := CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' 2>/dev/
 PYPATHS := src tests evidence
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint type format bench evidence docs clean sanitize fuzz native-test
+.PHONY: help build demo test test-arm lint type format bench evidence docs clean sanitize fuzz native-test
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,18 @@ fuzz: $(VENV)/.runtime  ## CASES broken model files through the readers, under A
 	$(call cmake,build/address,-DCMAKE_BUILD_TYPE=RelWithDebInfo -DVIVACE_SANITIZE=address) --target _native
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0:malloc_context_size=8:quarantine_size_mb=8 $(PY) tests/model/fuzz.py --native build/address/_native*.so --cases $(CASES)
+
+ARM_CXX  := aarch64-linux-gnu-g++
+ARM_QEMU := qemu-aarch64
+ARM_ROOT := /usr/aarch64-linux-gnu
+
+test-arm: $(VENV)/.runtime  ## native tests for 64-bit ARM, under an emulator
+	@for tool in $(ARM_CXX) $(ARM_QEMU); do command -v $$tool > /dev/null || { \
+	  echo "test-arm skipped: there is no $$tool (Debian: g++-aarch64-linux-gnu, qemu-user)"; exit 0; }; done; \
+	mkdir -p build && $(call cmake,build/arm,-DCMAKE_BUILD_TYPE=Release -DCMAKE_SYSTEM_NAME=Linux \
+	  -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_CXX_COMPILER=$(ARM_CXX) \
+	  "-DCMAKE_CROSSCOMPILING_EMULATOR=$(ARM_QEMU);-L;$(ARM_ROOT)") && \
+	$(VENV)/bin/ctest --test-dir build/arm --output-on-failure --timeout 3600
 
 clean:  ## remove everything that was built, the environment too
 	rm -rf build dist $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -364,7 +364,9 @@ def test_an_interrupted_driver_ends_without_a_word(tmp_path: Path) -> None:
 
 
 def test_advice() -> None:
-    good = {"isa": "avx512", "governor": "performance", "threads": 2, "cores": 2, "models": [{"present": True}]}
-    assert advice(good, {"avx512_vnni"}) == []
+    good = {"isa": "avx2", "isas": ["portable", "avx2"], "governor": "performance", "threads": 2, "cores": 2}
+    good["models"] = [{"present": True}]
+    assert advice(good) == []
     bad = good | {"isa": "portable", "governor": "powersave", "threads": 1, "models": []}
-    assert len(advice(bad, {"avx512_vnni"})) == 4
+    assert len(advice(bad)) == 4 and "faster avx2" in advice(bad)[0]
+    assert "portable ones are slow" in advice(bad | {"isas": ["portable"]})[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from typing import Any
 
 from vivace.cli.parser import Parser
@@ -23,14 +22,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine() -> dict[str, Any]:
-    from vivace.core.machine import processor_flags
     from vivace.measure import machine, peers
     from vivace.model import catalogue
+    from vivace.ops.registry import native
 
     facts, entries = machine.describe(), catalogue.entries()
     limits = machine.probe(facts.threads)
     single = machine.probe(1)
     data: dict[str, Any] = facts.record() | {
+        "isas": native().isas(),
         "bandwidth_bytes_s": limits.bytes_s,
         "int8_ops_s": limits.int8_ops_s,
         "bandwidth_one_thread_bytes_s": single.bytes_s,
@@ -38,16 +38,14 @@ def examine() -> dict[str, Any]:
         "engines": peers.installed(),
         "models": [{"name": entry.name, "present": catalogue.present(entry) is not None} for entry in entries],
     }
-    return data | {"advice": advice(data, processor_flags())}
+    return data | {"advice": advice(data)}
 
 
-def advice(data: dict[str, Any], flags: set[str]) -> list[str]:
+def advice(data: dict[str, Any]) -> list[str]:
     """Sentences about what stands in the way of speed; none when nothing does."""
     found = []
-    if data["isa"] == "portable" and "avx512_vnni" in flags:
-        forced = os.environ.get("VIVACE_ISA")
-        why = f"$VIVACE_ISA is {forced}: unset it" if forced else "this build lacks the AVX-512 kernels: rebuild it"
-        found.append(f"the processor has AVX-512 VNNI but the portable kernels are in use; {why}")
+    if data["isa"] != (best := data["isas"][-1]):
+        found.append(f"$VIVACE_ISA is {data['isa']}, but the faster {best} kernels run here too; unset it")
     elif data["isa"] == "portable":
         found.append("the processor has no instruction set that the fast kernels need; the portable ones are slow")
     if data["governor"] not in (None, "performance"):
@@ -63,7 +61,7 @@ def _text(data: dict[str, Any]) -> str:
     here = [model["name"] for model in data["models"] if model["present"]]
     rows = {
         "processor": data["processor"],
-        "kernels": data["isa"],
+        "kernels": f"{data['isa']} (runs {', '.join(data['isas'])})",
         "threads": f"{data['threads']} of {data['cores']}",
         "memory": f"{data['memory_bytes'] / 2**30:.1f} GiB",
         "bandwidth": f"{data['bandwidth_bytes_s'] / 1e9:.1f} GB/s, one thread "

@@ -18,7 +18,7 @@ def _parser(action: str, about: str) -> Parser:
     made = Parser(f"ops {action}", about, f"vivace ops {action} --op matmul")
     group = made.add_argument_group("which")
     group.add_argument("--op", metavar="NAME", help="only this op")
-    group.add_argument("--isa", metavar="ISA", help="only this instruction set: portable, avx2, avx512")
+    group.add_argument("--isa", metavar="ISA", help="only this instruction set: portable, neon, avx2, avxvnni, avx512")
     made.suggest |= {"op": _ops, "isa": _isas}
     return made
 

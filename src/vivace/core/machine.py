@@ -62,11 +62,6 @@ def processor() -> str:
     return cpu_field("model name") or platform.processor() or platform.machine()
 
 
-def processor_flags() -> set[str]:
-    """Features of the processor, as the kernel names them."""
-    return set((cpu_field("flags") or cpu_field("Features") or "").split())
-
-
 def cpu_field(name: str, file: Path = Path("/proc/cpuinfo")) -> str | None:
     for line in _read(file).splitlines():
         key, _, value = line.partition(":")
