@@ -20,13 +20,14 @@ from vivace.sampling.options import PromptOptions, options_for
 if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.model.chat import ChatPrompt
+    from vivace.model.spec import ModelSpec
     from vivace.model.tokenizer import Tokenizer
     from vivace.model.weights import Checkpoint
 
 Prompt = str | list[int]
 Message = Mapping[str, Any]
 
-DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for if that is less
+DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for (without long rotary factors) if that is less
 CACHE_TOKENS = 16384  # room for several requests at once; memory is used only when touched
 
 
@@ -67,7 +68,8 @@ def load(
 
     path = resolve(model)
     checkpoint = load_checkpoint(path, weights=default_weights(path) if weights is None else weights)
-    context = _context(context, checkpoint.spec.max_context)
+    context = _context(context, checkpoint.spec)
+    checkpoint = checkpoint.for_context(context)
     pages = pages_of(max(context, CACHE_TOKENS))
     return LLM(
         _executor(executor, checkpoint, threads, pages),
@@ -89,9 +91,10 @@ def _executor(name: str, checkpoint: Checkpoint, threads: int, pages: int) -> Ex
     return cast("Executor", NativeExecutor(checkpoint, threads=threads, capacity_pages=pages))
 
 
-def _context(asked: int | None, limit: int) -> int:
+def _context(asked: int | None, spec: ModelSpec) -> int:
+    limit = spec.max_context
     if asked is None:
-        return min(DEFAULT_CONTEXT, limit or DEFAULT_CONTEXT)
+        return min(DEFAULT_CONTEXT, spec.short_context or DEFAULT_CONTEXT)
     asked = _at_least_one("context", asked)
     if limit and asked > limit:
         raise ValueError(f"context {asked} is {asked - limit} more than the {limit} tokens this model was made for")

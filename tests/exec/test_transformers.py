@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hf_zoo import ZOO, checkpoint_of, random_tokens, zoo_model
+from hf_zoo import LENGTH, ZOO, checkpoint_of, random_tokens, zoo_model
 from torch.nn import functional
 
 from vivace.core.step import Executor, Mask, Segment, StepRequest, all_rows
@@ -17,7 +17,6 @@ from vivace.measure.kl import mean_kl
 from vivace.model.weights import Checkpoint
 from vivace.ops.quantise import quantise_rows
 
-LENGTH = 48  # longer than the windows of the zoo
 TOLERANCE = 1e-4  # of the largest logit
 NAMES = list(ZOO)
 

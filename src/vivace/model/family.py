@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
 from vivace.model.spec import AttentionSpec, BlockSpec, ModelSpec, RopeSpec
 
-Shapes = Mapping[str, tuple[int, ...]]  # of the file's tensors, by the file's names, outermost first
+if TYPE_CHECKING:
+    from vivace.model.load.tensors import Tensor
 
-# Our names to the file's; {i} is the number of the block. "NAME.bias" follows from NAME.
+Tensors = Mapping[str, "Tensor"]  # by the file's names
+
+# Our names to the file's; {i} is the number of the block. "NAME.bias" follows from NAME. Of several names for one
+# tensor each is a range of its rows, in the order of ModelSpec.matrices().
 GGUF_NAMES: Mapping[str, str] = {
     "embed": "token_embd",
     "head": "output",
@@ -56,8 +60,8 @@ class Family:
     name: str
     architectures: frozenset[str]  # values of general.architecture in GGUF files
     model_types: frozenset[str]  # values of model_type in config.json
-    from_gguf: Callable[[Keys, Shapes], ModelSpec]
-    from_config: Callable[[Keys, Shapes], ModelSpec]
+    from_gguf: Callable[[Keys, Tensors], ModelSpec]
+    from_config: Callable[[Keys, Tensors], ModelSpec]
     gguf_names: Mapping[str, str]
     folder_names: Mapping[str, str]
     gguf_interleaved: bool = False  # GGUF rows of q and k are ordered for pairs (x[2i], x[2i + 1])
@@ -101,8 +105,10 @@ _ARITHMETIC = frozenset(
     {
         "attention.clamp_kqv",
         "attention.max_alibi_bias",
+        "attention.output_scale",
         "attention.scale",
         "attention.sliding_window",
+        "attention.temperature_scale",
         "attn_logit_softcapping",
         "embedding_scale",
         "expert_count",
@@ -117,19 +123,21 @@ _MAX_HEADS = 1 << 12
 _MAX_CONTEXT = 1 << 31
 
 
-def gguf_dimensions(keys: Keys, shapes: Shapes, reads: frozenset[str] = frozenset()) -> Dimensions:
+def gguf_dimensions(keys: Keys, tensors: Tensors, reads: frozenset[str] = frozenset()) -> Dimensions:
     """Sizes from GGUF keys. A key that changes the arithmetic and is not among those the family reads is an error."""
     for key in sorted(_ARITHMETIC - reads):
         if key in keys and keys.number(key, low=-1e30, high=1e30) != 0:
             keys.fail(key, "is not supported for this architecture")
+    if not keys.flag("attention.causal", True):
+        keys.fail("attention.causal", "is false; only causal models are supported")
     hidden = keys.integer("embedding_length", high=1 << 20)
     heads = keys.integer("attention.head_count", high=_MAX_HEADS)
     head_dim = keys.integer("attention.key_length", _share(hidden, heads), high=1 << 14)
     if keys.integer("attention.value_length", head_dim) != head_dim:
         keys.fail("attention.value_length", f"differs from the key length {head_dim}; equal lengths are supported")
-    if "token_embd.weight" not in shapes:
+    if "token_embd.weight" not in tensors:
         raise ModelError(f"{keys.source}: tensor 'token_embd.weight' is missing")
-    vocab = shapes["token_embd.weight"][0]
+    vocab = tensors["token_embd.weight"].shape[0]
     if keys.integer("vocab_size", vocab) != vocab:
         keys.fail("vocab_size", f"is {keys.integer('vocab_size')}, but the embedding has {vocab} rows")
     return _checked(
@@ -149,8 +157,8 @@ def gguf_dimensions(keys: Keys, shapes: Shapes, reads: frozenset[str] = frozense
     )
 
 
-def folder_dimensions(config: Keys) -> Dimensions:
-    """Sizes from the keys of config.json."""
+def folder_dimensions(config: Keys, head_dim: int | None = None) -> Dimensions:
+    """Sizes from the keys of config.json; `head_dim` where it is not stated, else the share of each head."""
     if "quantization_config" in config:
         config.fail("quantization_config", "is not supported; use a folder of F32, F16 or BF16 weights, or a GGUF file")
     hidden = config.integer("hidden_size", high=1 << 20)
@@ -164,7 +172,7 @@ def folder_dimensions(config: Keys) -> Dimensions:
             layers=config.integer("num_hidden_layers", high=_MAX_LAYERS),
             heads=heads,
             kv_heads=config.integer("num_key_value_heads", heads, high=_MAX_HEADS),
-            head_dim=config.integer("head_dim", _share(hidden, heads), high=1 << 14),
+            head_dim=config.integer("head_dim", head_dim or _share(hidden, heads), high=1 << 14),
             feed_forward=config.integer("intermediate_size"),
             norm_eps=config.number("rms_norm_eps", high=1.0),
             context=config.integer("max_position_embeddings", high=_MAX_CONTEXT),
@@ -172,32 +180,9 @@ def folder_dimensions(config: Keys) -> Dimensions:
     )
 
 
-def gguf_rope(keys: Keys, head_dim: int) -> RopeSpec:
-    """Rotation of layers that follow the file's own keys."""
-    dim = keys.integer("rope.dimension_count", head_dim)
-    theta = keys.number("rope.freq_base", 10000.0, high=1e12)
-    kind = keys.text("rope.scaling.type", "none")
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0, high=1e6), high=1e6)
-    return _rope(keys, "rope.scaling.type", kind, theta=theta, dim=dim, factor=factor)
-
-
-def folder_rope(
-    config: Keys, head_dim: int, layer_type: str = "", *, theta_key: str = "rope_theta", theta: float = 10000.0
-) -> RopeSpec:
-    """Rotation from `rope_parameters` (of `layer_type`, where there are several) or from the older keys.
-
-    The older keys give `theta_key` (or `theta`) to a layer type, and rope_scaling to those that read "rope_theta".
-    """
-    rope = config.section("rope_parameters")
-    if layer_type in rope:
-        rope = rope.section(layer_type)
-    if "rope_parameters" not in config and theta_key == "rope_theta":
-        rope = config.section("rope_scaling")
-    theta = rope.number("rope_theta", config.number(theta_key, theta, high=1e12), high=1e12)
-    part = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0, high=1.01), high=1.01)
-    kind = rope.text("rope_type", rope.text("type", "default"))
-    factor = rope.number("factor", 1.0, high=1e6)
-    return _rope(config, "rope_scaling", kind, theta=theta, dim=int(head_dim * part), factor=factor)
+def folder_tied_head(config: Keys, tensors: Tensors, default: bool) -> bool:
+    """Whether the head is the embedding; a head that is in the folder all the same is the one that counts."""
+    return config.flag("tie_word_embeddings", default) and "lm_head.weight" not in tensors
 
 
 def require_silu(config: Keys) -> None:
@@ -234,11 +219,3 @@ def _checked(keys: Keys, kv_key: str, found: Dimensions) -> Dimensions:
     if found.heads % found.kv_heads:
         keys.fail(kv_key, f"is {found.kv_heads}, which does not divide the {found.heads} query heads")
     return found
-
-
-def _rope(keys: Keys, key: str, kind: str, *, theta: float, dim: int, factor: float) -> RopeSpec:
-    if kind not in ("none", "default", "linear"):
-        keys.fail(key, f"is '{kind:.40}', which is not supported yet; supported: default, linear")
-    if dim < 2 or dim % 2:
-        keys.fail(key, f"rotates {dim} values of a head; an even number is needed")
-    return RopeSpec(theta, dim, (factor,) * (dim // 2) if kind == "linear" else None)

@@ -29,6 +29,15 @@ class Keys:
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
+    def under(self, start: str) -> list[str]:
+        """What follows prefix and `start` in the keys that begin with both."""
+        whole = self.prefix + start
+        return [key.removeprefix(whole) for key in self._values if key.startswith(whole)]
+
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there with the value null, which every getter takes for absent."""
+        return self.prefix + key in self._values and key not in self
+
     def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = 1 << 24) -> int:
         return self._integer(key, self._get(key, default), low, high)
 

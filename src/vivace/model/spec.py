@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -14,12 +14,23 @@ class RopeSpec:
     """Rotary embedding of the first `dim` values of each head, half-split: (x[i], x[i + dim/2]) share an angle.
 
     `factors` divides the inverse frequencies one by one (length dim/2), `attention_factor` multiplies cos and sin.
+    Models that have `long_factors` take those for contexts longer than `original_context`; which of the two it is has
+    to be chosen (`for_context`) before anything is rotated.
     """
 
     theta: float
     dim: int
     factors: tuple[float, ...] | None = None
     attention_factor: float = 1.0
+    long_factors: tuple[float, ...] | None = None
+    original_context: int = 0
+
+    def for_context(self, context: int) -> RopeSpec:
+        """The rotation of every position in a context of `context` tokens."""
+        if self.long_factors is None:
+            return self
+        long = context > self.original_context
+        return RopeSpec(self.theta, self.dim, self.long_factors if long else self.factors, self.attention_factor)
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,22 @@ class ModelSpec:
     max_context: int = 0  # positions the model was made for
     bos_id: int | None = None
     eos_ids: tuple[int, ...] = ()
+
+    @property
+    def short_context(self) -> int:
+        """The longest context that needs no long rotary factors; `max_context` where there are none."""
+        ropes = [block.attention.rope for block in self.blocks]
+        return min((r.original_context for r in ropes if r and r.long_factors), default=self.max_context)
+
+    def for_context(self, context: int) -> ModelSpec:
+        """The model with the rotary factors for a context of `context` tokens; the same for all its positions."""
+
+        def chosen(block: BlockSpec) -> BlockSpec:
+            rope = block.attention.rope
+            found = rope and rope.for_context(context)
+            return block if found is rope else replace(block, attention=replace(block.attention, rope=found))
+
+        return replace(self, blocks=tuple(chosen(block) for block in self.blocks))
 
     def matrices(self) -> Iterator[tuple[str, int, int]]:
         """(name, rows, cols) of every weight matrix; a product maps cols values to rows values."""

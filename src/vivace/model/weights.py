@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,10 @@ class Checkpoint:
     def weights_bytes(self) -> int:
         """Bytes of all weights in the types in which they are used."""
         return sum(m.nbytes for m in self.matrices.values()) + sum(v.nbytes for v in self.vectors.values())
+
+    def for_context(self, context: int) -> Checkpoint:
+        """The same weights with the rotary factors for a context of `context` tokens (see `ModelSpec.for_context`)."""
+        return replace(self, spec=self.spec.for_context(context))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -1,4 +1,4 @@
-"""Llama and what shares its form, SmolLM2 among them: pre-norm blocks, grouped queries, SiLU-gated feed-forward."""
+"""Llama 1 to 3 and what shares their form, SmolLM2 among them: pre-norm blocks, grouped queries, SiLU-gated."""
 
 from __future__ import annotations
 
@@ -7,57 +7,70 @@ from vivace.model.family import (
     GGUF_NAMES,
     Dimensions,
     Family,
-    Shapes,
+    Tensors,
     folder_dimensions,
-    folder_rope,
+    folder_tied_head,
     gguf_dimensions,
-    gguf_rope,
     require_silu,
 )
 from vivace.model.keys import Keys
+from vivace.model.rope import folder_rope, gguf_rope
 from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 
-def _from_gguf(keys: Keys, shapes: Shapes) -> ModelSpec:
-    dims = gguf_dimensions(keys, shapes)
-    rope = gguf_rope(keys, dims.head_dim)
+def from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
+    dims = gguf_dimensions(keys, tensors, frozenset({"attention.sliding_window"}))
+    rope = gguf_rope(keys, tensors, dims.head_dim)
     if rope.dim != dims.head_dim:
         keys.fail("rope.dimension_count", f"is {rope.dim}; only the whole head of {dims.head_dim} is supported")
-    return _spec(
+    return llama_spec(
+        "llama",
         dims,
         rope,
-        qkv_bias="blk.0.attn_q.bias" in shapes,
-        out_bias="blk.0.attn_output.bias" in shapes,
-        tied_head="output.weight" not in shapes,
+        window=keys.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None,
+        qkv_bias="blk.0.attn_q.bias" in tensors,
+        out_bias="blk.0.attn_output.bias" in tensors,
+        tied_head="output.weight" not in tensors,
     )
 
 
-def _from_config(config: Keys, shapes: Shapes) -> ModelSpec:
+def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
     require_silu(config)
     if config.flag("mlp_bias", False):
         config.fail("mlp_bias", "is true; feed-forward biases are not supported")
     dims = folder_dimensions(config)
     bias = config.flag("attention_bias", False)
-    return _spec(
+    return llama_spec(
+        "llama",
         dims,
         folder_rope(config, dims.head_dim),
         qkv_bias=bias,
         out_bias=bias,
-        tied_head=config.flag("tie_word_embeddings", False),
+        tied_head=folder_tied_head(config, tensors, False),
     )
 
 
-def _spec(dims: Dimensions, rope: RopeSpec, *, qkv_bias: bool, out_bias: bool, tied_head: bool) -> ModelSpec:
-    attention = dims.attention(rope, qkv_bias=qkv_bias, out_bias=out_bias)
+def llama_spec(
+    family: str,
+    dims: Dimensions,
+    rope: RopeSpec,
+    *,
+    tied_head: bool,
+    window: int | None = None,
+    qkv_bias: bool = False,
+    out_bias: bool = False,
+) -> ModelSpec:
+    """Layers that are all alike; `window` is that of each."""
+    attention = dims.attention(rope, window=window, qkv_bias=qkv_bias, out_bias=out_bias)
     block = BlockSpec(attention, FeedForwardSpec(dims.feed_forward, "silu"))
-    return dims.model("llama", [block] * dims.layers, tied_head=tied_head)
+    return dims.model(family, [block] * dims.layers, tied_head=tied_head)
 
 
 FAMILY = Family(
     name="llama",
     architectures=frozenset({"llama"}),
     model_types=frozenset({"llama"}),
-    from_gguf=_from_gguf,
+    from_gguf=from_gguf,
     from_config=_from_config,
     gguf_names=GGUF_NAMES,
     folder_names=FOLDER_NAMES,

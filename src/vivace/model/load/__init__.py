@@ -68,7 +68,7 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
     architecture = Keys(source, file.metadata).text("general.architecture")
     family = of_architecture(architecture, source)
     keys = Keys(source, file.metadata, f"{architecture}.")
-    spec = family.from_gguf(keys, {tensor.name: tensor.shape for tensor in file.tensors.values()})
+    spec = family.from_gguf(keys, file.tensors)
     tokens = file.metadata.count("tokenizer.ggml.tokens")
     if tokens is not None and tokens != spec.vocab:
         raise ModelError(f"{source}: has {tokens} tokens, but the vocabulary of the model is {spec.vocab}")
@@ -104,7 +104,7 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     folder = Folder(path)
     config = folder.config
     family = of_model_type(config.text("model_type"), config.source)
-    spec = family.from_config(config, {tensor.name: tensor.shape for tensor in folder.tensors.values()})
+    spec = family.from_config(config, folder.tensors)
     if spec.tied_head and _has_own_head(folder, family.folder_names):
         spec = dataclasses.replace(spec, tied_head=False)
     ends = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,13 @@ from vivace.model.errors import ModelError, shown
 from vivace.model.family import tensor_name
 from vivace.model.load.dequantise import dequantise
 from vivace.model.load.tensors import BLOCKS, Tensor, TensorFile, row_bytes
+from vivace.model.rope import FACTOR_TENSORS
 from vivace.model.spec import AttentionSpec, ModelSpec
 from vivace.model.weights import StoredMatrix
 
 Vectors = dict[str, NDArray[np.float32]]
 
-# Constants that some exporters store although they follow from the hyper-parameters.
+# Constants that some exporters store although they follow from the hyper-parameters, and what the spec has already.
 _DERIVED = re.compile(r".*\.rotary_emb\.inv_freq|.*\.attn\.masked_bias")
 
 
@@ -32,8 +33,7 @@ def assemble(
     """
     left = dict(file.tensors)
 
-    def take(ours: str, *shape: int) -> Tensor:
-        name = tensor_name(names, ours)
+    def take(name: str, *shape: int) -> Tensor:
         tensor = left.pop(name, None)
         if tensor is None:
             raise ModelError(f"{file.path}: tensor {shown(name)} is missing")
@@ -47,28 +47,45 @@ def assemble(
         return tensor
 
     matrices: dict[str, StoredMatrix] = {}
-    for name, rows, cols in spec.matrices():
-        tensor = take(name, rows, cols)
+    for source, parts in _by_tensor(names, ((name, (rows, cols)) for name, rows, cols in spec.matrices())).items():
+        rows, cols = sum(shape[0] for _, shape in parts), parts[0][1][1]
+        tensor = take(source, rows, cols)
         data = tensor.data.reshape(rows, row_bytes(tensor.type, cols))
-        order = _half_split_rows(spec, name) if interleaved else None
-        matrices[name] = StoredMatrix(tensor.type, rows, cols, data, order)
+        first = 0
+        for name, (rows, _) in parts:
+            order = _half_split_rows(spec, name) if interleaved else None
+            matrices[name] = StoredMatrix(tensor.type, rows, cols, data[first : first + rows], order)
+            first += rows
 
     vectors: Vectors = {}
-    for name, length in spec.vectors():
-        tensor = take(name, length)
-        values = dequantise(tensor.type, tensor.data, length)
+    for source, parts in _by_tensor(names, ((name, (length,)) for name, length in spec.vectors())).items():
+        tensor = take(source, sum(shape[0] for _, shape in parts))
+        values = dequantise(tensor.type, tensor.data, tensor.size)
         if not np.isfinite(values).all():
-            raise ModelError(f"{file.path}: tensor {shown(tensor.name)} has values that are not finite")
-        order = _half_split_rows(spec, name.removesuffix(".bias")) if interleaved and name.endswith(".bias") else None
-        values = values if order is None else values[order]
-        vectors[name] = values + np.float32(norm_offset) if name.endswith("norm") else values
+            raise ModelError(f"{file.path}: tensor {shown(source)} has values that are not finite")
+        first = 0
+        for name, (length,) in parts:
+            part = values[first : first + length]
+            first += length
+            if interleaved and name.endswith(".bias"):
+                order = _half_split_rows(spec, name.removesuffix(".bias"))
+                part = part if order is None else part[order]
+            vectors[name] = part + np.float32(norm_offset) if name.endswith("norm") else part
 
-    if spec.tied_head:
-        left.pop(tensor_name(names, "head"), None)
     for name in left:
-        if not _DERIVED.fullmatch(name):
+        if not _DERIVED.fullmatch(name) and name not in FACTOR_TENSORS:
             raise ModelError(f"{file.path}: tensor {shown(name)} has no place in a {spec.family} model as known here")
     return matrices, vectors
+
+
+def _by_tensor(
+    names: Mapping[str, str], ours: Iterable[tuple[str, tuple[int, ...]]]
+) -> dict[str, list[tuple[str, tuple[int, ...]]]]:
+    """The file's tensors, each with the (name, shape) of what lies in it one after another."""
+    found: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for name, shape in ours:
+        found.setdefault(tensor_name(names, name), []).append((name, shape))
+    return found
 
 
 def half_split_rows(heads: int, head_dim: int) -> NDArray[np.int64]:

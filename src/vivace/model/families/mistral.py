@@ -1,0 +1,43 @@
+"""Mistral and Mistral Nemo: the Llama form with a window in every layer, or none. Their GGUF files say "llama"."""
+
+from __future__ import annotations
+
+from vivace.model.families.llama import from_gguf, llama_spec
+from vivace.model.family import (
+    FOLDER_NAMES,
+    GGUF_NAMES,
+    Family,
+    Tensors,
+    folder_dimensions,
+    folder_tied_head,
+    require_silu,
+)
+from vivace.model.keys import Keys
+from vivace.model.rope import folder_rope
+from vivace.model.spec import ModelSpec
+
+
+def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
+    require_silu(config)
+    if "layer_types" in config:
+        config.fail("layer_types", "is not supported for model_type 'mistral', whose layers are all alike")
+    dims = folder_dimensions(config)
+    return llama_spec(
+        "mistral",
+        dims,
+        folder_rope(config, dims.head_dim),
+        window=config.integer("sliding_window", high=1 << 31) if "sliding_window" in config else None,
+        tied_head=folder_tied_head(config, tensors, False),
+    )
+
+
+FAMILY = Family(
+    name="mistral",
+    architectures=frozenset(),
+    model_types=frozenset({"mistral"}),
+    from_gguf=from_gguf,
+    from_config=_from_config,
+    gguf_names=GGUF_NAMES,
+    folder_names=FOLDER_NAMES,
+    gguf_interleaved=True,
+)
