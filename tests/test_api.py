@@ -300,3 +300,23 @@ def test_a_second_turn_runs_only_what_is_new(llm):
     second = llm.chat(messages, max_tokens=2)
     assert first.cached_tokens == 0
     assert second.cached_tokens >= 192, "the first prompt, and of the reply what its text gives again"
+
+
+def test_the_context_chooses_the_rotary_factors(tmp_path, monkeypatch):
+    """Models with two sets of them get the short ones, and the context those are made for, unless more is asked."""
+    sys.path.insert(0, str(Path(__file__).parent / "model"))
+    from hf_zoo import checkpoint_of, zoo_model
+
+    from vivace.api import _context
+
+    model = zoo_model("phi3-3to1-partial-short-rope")
+    model.save_pretrained(tmp_path)
+    monkeypatch.setattr("vivace.model.weights.Checkpoint.tokenizer", CharTokenizer())
+    for asked, context, positions in ((None, 64, 64), (64, 64, 1), (65, 65, 65), (128, 128, 128)):
+        with vivace.load(str(tmp_path), context=asked) as llm:
+            assert llm.engine.context == context
+            assert llm.executor.spec.blocks == checkpoint_of(model, context=positions).spec.blocks
+    with vivace.load(str(tmp_path)) as llm, pytest.raises(ValueError, match="or load with a larger context"):
+        llm.generate([list(range(60))], max_tokens=5)
+    plain = checkpoint_of(zoo_model("llama-3to1-tied")).spec
+    assert (plain.short_context, _context(None, plain)) == (512, 512)

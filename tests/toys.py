@@ -1,4 +1,4 @@
-"""Seeded random models in the shapes of real families, made in memory."""
+"""Seeded random models in the shapes of real families, with caps and heads turned in part, made in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def toy_spec(family: str) -> ModelSpec:
             kv_heads=1,
             head_dim=64,
             scale=0.125,
-            rope=RopeSpec(1e4, 64),
+            rope=RopeSpec(1e4, 48 if family == "qwen2" else 64),
             window=window,
             qkv_bias=family == "qwen2",
             qk_norm=gemma,
+            softcap=5.0 if gemma else None,
         )
         feed_forward = FeedForwardSpec(FEED_FORWARD, "gelu_tanh" if gemma else "silu")
         return BlockSpec(attention, feed_forward, post_norms=gemma)
@@ -39,6 +40,7 @@ def toy_spec(family: str) -> ModelSpec:
         norm_eps=1e-6,
         tied_head=family != "llama",
         embed_scale=HIDDEN**0.5 if gemma else 1.0,
+        logit_softcap=10.0 if gemma else None,
         max_context=2048,
     )
 

@@ -84,7 +84,7 @@ def _sizes(hidden: int, layers: int, heads: int, kv_heads: int, feed_forward: in
     }
 
 
-def longrope(original: int, dim: int) -> dict[str, object]:
+def longrope(original: int, dim: int, **more: float) -> dict[str, object]:
     """Two sets of factors; contexts up to `original` take the short ones."""
     drawn = np.random.default_rng(5).uniform(1, 1.5, dim // 2)
     return {
@@ -93,6 +93,7 @@ def longrope(original: int, dim: int) -> dict[str, object]:
             "rope_theta": 300.0,
             "short_factor": drawn.tolist(),
             "long_factor": (drawn * np.linspace(1.1, 20, dim // 2)).tolist(),
+            **more,
         },
         "original_max_position_embeddings": original,
     }
@@ -121,10 +122,17 @@ ZOO = {
     ),
     "phi3-1to1-window": lambda: _phi3(**_sizes(192, 2, 2, 2, 96), sliding_window=11),
     "phi3-3to1-partial-short-rope": lambda: _phi3(
-        **_sizes(192, 2, 3, 1, 96), partial_rotary_factor=0.75, tie_word_embeddings=True, **longrope(64, 48)
+        **_sizes(192, 2, 3, 1, 96),
+        partial_rotary_factor=0.75,
+        tie_word_embeddings=True,
+        max_position_embeddings=128,
+        **longrope(64, 48),
     ),
     "phi3-3to1-partial-long-rope": lambda: _phi3(
-        **_sizes(192, 2, 3, 1, 96), partial_rotary_factor=0.75, max_position_embeddings=64, **longrope(16, 48)
+        **_sizes(192, 2, 3, 1, 96),
+        partial_rotary_factor=0.75,
+        max_position_embeddings=64,
+        **longrope(16, 48, attention_factor=1.05),
     ),
     "qwen2-7to1": lambda: _qwen2(**_sizes(224, 2, 7, 1, 288), tie_word_embeddings=True),
     "qwen2-1to1-window": lambda: _qwen2(

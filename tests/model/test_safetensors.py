@@ -100,7 +100,7 @@ def test_ends_are_all_that_the_files_name(whole: dict[str, bytes], tmp_path: Pat
 
 
 BAD_CONFIGS: list[tuple[dict[str, object], str]] = [
-    ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: gemma3_text, llama, qwen2"),
+    ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: gemma2, gemma3_text, llama, mistral"),
     ({"model_type": None}, "'model_type' is missing"),
     ({"hidden_size": "96"}, "'hidden_size' is '96', not an integer"),
     ({"hidden_size": 10**5000}, "not valid JSON"),
@@ -117,8 +117,8 @@ BAD_CONFIGS: list[tuple[dict[str, object], str]] = [
     ({"attention_bias": True}, "q_proj.bias' is missing"),
     ({"mlp_bias": True}, "feed-forward biases are not supported"),
     ({"hidden_act": "relu"}, "'hidden_act' is 'relu'; supported: silu"),
-    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "is 'yarn', which is not supported yet"),
-    ({"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, "is 'dynamic', which is not"),
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "'factor' is missing"),
+    ({"rope_parameters": None, "rope_scaling": {"type": "mrope"}}, "is of type 'mrope'; supported: default, linear"),
     ({"rope_parameters": []}, "not an object"),
     ({"quantization_config": {"quant_method": "gptq"}}, "'quantization_config' is not supported"),
     ({"eos_token_id": 320}, "special token 320 is outside the vocabulary of 320"),

@@ -98,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
             test.check(checkpoint.spec.max_context, MAX_ROWS)
     except ValueError as error:
         raise UsageError(str(error), COMMAND) from None
+    checkpoint = checkpoint.for_context(max(test.cells for test in tests))
     with ExitStack() as stack:
         executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_needed(tests))
         ours = EngineRunner(executor)
@@ -170,6 +171,7 @@ def _prompts(args: argparse.Namespace) -> int:
     warn_of_threads(args.threads)
     path = resolve(args.model)
     checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
+    checkpoint = checkpoint.for_context(checkpoint.spec.short_context)
     executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_of(CACHE_TOKENS))
     with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.weights_bytes, prefix_cache=False) as llm:
         limits, rows, interrupted = [machine.probe(threads)], [], False
