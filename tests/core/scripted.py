@@ -118,6 +118,9 @@ class CharTokenizer:
             spans.append(Span(start, len(ids) - 2, message["role"]))
         return ChatPrompt("", ids, tuple(spans))
 
+    def drops_space_after(self, before: Sequence[int]) -> bool:
+        return False
+
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
         if token >= self.vocab_size:
             raise ValueError(f"token {token} is outside the vocabulary")

@@ -17,6 +17,21 @@ _QWEN2 = regex.compile(
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+_LLAMA3 = regex.compile(
+    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|'ſ"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_O200K = regex.compile(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|'ſ)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|'ſ)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_TEKKEN = regex.compile(
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
 Words = Callable[[str], list[str]]
 
 
@@ -27,6 +42,12 @@ def smollm_words(text: str) -> list[str]:
 
 def qwen2_words(text: str) -> list[str]:
     return _QWEN2.findall(unicodedata.normalize("NFC", text))
+
+
+gpt2_words: Words = _GPT2.findall
+llama3_words: Words = _LLAMA3.findall
+o200k_words: Words = _O200K.findall
+tekken_words: Words = _TEKKEN.findall
 
 
 def join_pairs(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:

@@ -6,11 +6,21 @@ import json
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from slow_bpe import SlowByteLevel, SlowSentencePiece, qwen2_words, smollm_words
+from slow_bpe import (
+    SlowByteLevel,
+    SlowSentencePiece,
+    gpt2_words,
+    llama3_words,
+    o200k_words,
+    qwen2_words,
+    smollm_words,
+    tekken_words,
+)
 from varied_texts import varied_texts
 
 from vivace.core.text import TextStream
@@ -232,7 +242,17 @@ def fixed(values: dict[str, object], *kinds: int) -> list[str]:
     return [respelled(token) for token, kind in pairs if kind in kinds]
 
 
-@pytest.mark.parametrize(("pre", "words"), [("smollm", smollm_words), ("qwen2", qwen2_words)])
+WORDS = {
+    "smollm": smollm_words,
+    "qwen2": qwen2_words,
+    "llama-bpe": llama3_words,
+    "gpt-4o": o200k_words,
+    "tekken": tekken_words,
+    "gpt-2": gpt2_words,
+}
+
+
+@pytest.mark.parametrize(("pre", "words"), WORDS.items(), ids=list(WORDS))
 def test_byte_level_without_files(pre: str, words) -> None:
     values = tiny(pre)
     made, tokens, merges = Tokenizer.from_gguf(values), values["tokenizer.ggml.tokens"], values["tokenizer.ggml.merges"]
@@ -241,6 +261,120 @@ def test_byte_level_without_files(pre: str, words) -> None:
     assert not differing(made.encode, plain.encode)[:3]
     assert not differing(lambda text: made.encode(text, parse_special=True), special.encode)[:3]
     assert all(made.decode(made.encode(text)) == made.normalise(text) for text in varied_texts())
+
+
+def test_a_word_that_is_a_token_stays_whole_where_it_should() -> None:
+    values = tiny()
+    values["tokenizer.ggml.tokens"] = [*values["tokenizer.ggml.tokens"][:-1], "Ġqq"]
+    values["tokenizer.ggml.token_type"] = [*values["tokenizer.ggml.token_type"][:-1], 1]
+
+    def encoded(pre: str) -> list[int]:
+        made = Tokenizer.from_gguf(values | {"tokenizer.ggml.pre": pre})
+        return made.encode("a qq", add_special=False)
+
+    for pre in ("llama-bpe", "tekken"):
+        assert encoded(pre)[-1] == len(values["tokenizer.ggml.tokens"]) - 1
+    for pre in ("dbrx", "gpt-4o", "qwen2"):
+        assert len(encoded(pre)) == len(encoded("llama-bpe")) + 2
+
+
+def test_where_the_file_does_not_say_whether_texts_begin_with_bos() -> None:
+    for pre, begins in (("llama-bpe", True), ("tekken", True), ("qwen2", False), ("dbrx", False)):
+        values = tiny(pre) | {"tokenizer.ggml.add_bos_token": None}
+        made = Tokenizer.from_gguf(values)
+        assert (made.encode("the")[0] == made.bos_id) is begins
+        assert (made.encode("")[:1] == [made.bos_id]) is begins
+
+
+def llama_style(tmp_path: Path, scheme: str) -> tuple[Tokenizer, Any]:
+    """A tokenizer that puts spaces before texts, as ours and as that of transformers; `scheme` of the newer form."""
+    from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer as Backend
+    from transformers import PreTrainedTokenizerFast
+
+    values = tiny_sentencepiece()
+    tokens = [token for token in values["tokenizer.ggml.tokens"] if token.strip(" ")]
+    merges = list(SlowSentencePiece(tokens, []).ranks)
+    ids = {token: i for i, token in enumerate(tokens)}
+    backend = Backend(models.BPE(ids, merges, unk_token="<pad>", fuse_unk=True, byte_fallback=True))
+    if scheme == "prepend":
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
+    strip = [] if scheme == "never" else [decoders.Strip(" ", 1, 0)]
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    backend.decoder = decoders.Sequence(steps)
+    backend.post_processor = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", ids["<bos>"])])
+    backend.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in ("<pad>", "<eos>", "<bos>")]
+    )
+    backend.add_special_tokens([AddedToken("<ab>", special=True, normalized=False, rstrip=True)])
+    backend.add_special_tokens([AddedToken("<b>", special=True, normalized=False, lstrip=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<bos>", "eos_token": "<eos>"}))
+    (tmp_path / "config.json").write_text(json.dumps({"vocab_size": len(tokens)}))
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    return Tokenizer.from_folder(tmp_path), theirs
+
+
+@pytest.mark.parametrize("scheme", ["prepend", "first", "always", "never"])
+def test_spaces_before_texts(scheme: str, tmp_path: Path) -> None:
+    ours, theirs = llama_style(tmp_path, scheme)
+
+    @settings(max_examples=300, deadline=None)
+    @example("")
+    @example(" the")
+    @example("<bos> the")
+    @example("the<ab> \n the <b>the")
+    @given(st.lists(st.sampled_from([*"ab▁ cthe\n<>日\u3000", "<ab>", "<b>", "<eos>", "the", " "]), max_size=12))
+    def check(parts: list[str] | str) -> None:
+        text = "".join(parts)
+        ids = ours.encode(text, parse_special=True)
+        assert ids == theirs.encode(text)
+        for skip in (True, False):
+            decoded = theirs.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+            assert ours.decode(ids, skip_special=skip) == decoded
+        plain = text.replace("<", "(")
+        if not plain.startswith((" ", "▁")) or scheme in ("prepend", "never"):
+            assert ours.decode(ours.encode(plain)) == plain.replace("▁", " ")
+        stream = TextStream(ours, drop_space=ours.drops_space_after([]))
+        streamed = "".join(stream.push(token) for token in ids) + stream.finish()
+        assert streamed == ours.decode(ids)
+
+    check()
+
+
+def test_a_reply_begins_without_the_space_of_the_tokenizer(tmp_path: Path) -> None:
+    ours, _ = llama_style(tmp_path, "prepend")
+    prompt, reply = ours.encode("the<ab>\n", parse_special=True), ours.encode("the", add_special=False)
+
+    def text(before: list[int]) -> str:
+        stream = TextStream(ours, drop_space=ours.drops_space_after(before))
+        return "".join(map(stream.push, reply)) + stream.finish()
+
+    assert text(prompt) == text([]) == text([ours.bos_id]) == "the"
+    assert text(prompt + reply) == " the"  # goes on after a word
+
+
+def test_phi3_files_swallow_white_space_and_put_spaces() -> None:
+    values = tiny_sentencepiece() | {"tokenizer.ggml.add_space_prefix": None, "general.architecture": "phi3"}
+    made = Tokenizer.from_gguf(values)
+    tokens = values["tokenizer.ggml.tokens"]
+    bos, mark, word = tokens.index("<bos>"), tokens.index("<ab>"), tokens.index("▁the")
+    assert made.encode("the<ab>\n the<ab>", parse_special=True) == [bos, word, mark, word, mark]
+    other = Tokenizer.from_gguf(values | {"general.architecture": "llama"})
+    newline, bar = tokens.index("\n"), tokens.index("▁")
+    assert other.encode("<ab>\nthe", parse_special=True) == [bos, mark, bar, newline, tokens.index("the")]
+    assert made.encode("") == [bos]
+
+
+def test_spans_where_tokens_have_more_or_less_than_the_text() -> None:
+    template = "{% for m in messages %}<ab>\n{{ m.content }}<eos>  \n{% endfor %}"
+    values = tiny_sentencepiece() | {"tokenizer.ggml.add_space_prefix": None, "general.architecture": "phi3"}
+    made = Tokenizer.from_gguf(values | {"tokenizer.chat_template": template})
+    texts = ["the a", "bc the", "é", "the"]
+    prompt = made.chat_prompt([{"role": "user", "content": text} for text in texts])
+    assert [made.decode(prompt.ids[span.first : span.last + 1]) for span in prompt.spans] == texts
 
 
 @settings(max_examples=500, deadline=None)
@@ -321,7 +455,6 @@ def test_bad_metadata_is_refused_in_one_line(change: dict[str, object], message:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"tokenizer.ggml.add_space_prefix": True}, "put a space before texts are not supported"),
         ({"tokenizer.ggml.token_type": [1] * 303}, "<0x00> to <0xFF>"),
     ],
 )

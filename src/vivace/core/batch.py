@@ -81,7 +81,12 @@ class Sequence:
             from vivace.core.text import TextStream
 
             sequence.stream = TextStream(
-                tokenizer, sampling.stop, sampling.include_stop, sampling.skip_special_tokens, sampling.min_tokens
+                tokenizer,
+                sampling.stop,
+                sampling.include_stop,
+                sampling.skip_special_tokens,
+                sampling.min_tokens,
+                tokenizer.drops_space_after(request.prompt),
             )
         return sequence
 

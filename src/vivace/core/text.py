@@ -23,6 +23,7 @@ class TextStream:
     there, or after it with `include_stop`. What follows is ignored. A stop string that ends within the first
     `min_tokens` tokens is text like any other.
 
+    drop_space: a space at the very beginning was put there by the tokenizer and is no part of the text.
     stopped: the stop string that ended the text.
     """
 
@@ -33,11 +34,13 @@ class TextStream:
         include_stop: bool = False,
         skip_special: bool = True,
         min_tokens: int = 0,
+        drop_space: bool = False,
     ) -> None:
         if "" in stop:
             raise ValueError("a stop string must not be empty")
         self.stopped: str | None = None
         self._tokenizer, self._include_stop, self._skip_special = tokenizer, include_stop, skip_special
+        self._drop_space = drop_space
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._root = self._state = automaton(stop)
         self._held = ""  # as long as the state is deep
@@ -45,7 +48,10 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """The text that is certain now and was not before. Raises ValueError for an id outside the vocabulary."""
-        text = self._read(self._decoder.decode(self._tokenizer.token_bytes(token, skip_special=self._skip_special)))
+        data = self._tokenizer.token_bytes(token, skip_special=self._skip_special)
+        if self._drop_space and data:
+            data, self._drop_space = data.removeprefix(b" "), False
+        text = self._read(self._decoder.decode(data))
         self._too_early -= 1
         return text
 

@@ -106,10 +106,18 @@ def encode(
         def untouched(start: int, end: int) -> bool:
             return disguised[start:end] == text[start:end]
 
-    ids = tokenizer.encode_where(
+    ids: list[int] = []
+    borders: list[int] = []  # where each token ends, in bytes of the text
+    byte = 0
+    for tokens, more in tokenizer.segments(
         text, lambda token, start, end: not tokenizer.is_control(token) or untouched(start, end)
-    )
-    return ChatPrompt(text, ids, _spans(tokenizer, text, ids, parts or []))
+    ):
+        byte += more
+        for token in tokens:
+            byte += len(tokenizer.token_bytes(token))
+            borders.append(byte)
+        ids += tokens
+    return ChatPrompt(text, ids, _spans(tokenizer, text, borders, parts or []))
 
 
 def _check(messages: Sequence[Message]) -> None:
@@ -216,21 +224,18 @@ def _disguise(
     return disguised
 
 
-def _spans(tokenizer: Tokenizer, text: str, ids: list[int], parts: list[_Part]) -> tuple[Span, ...]:
-    """The tokens of the labelled parts. A token on a border belongs to the part that it reaches into."""
-    ends: list[int] = []  # of each token, in bytes
-    for token in ids:
-        ends.append((ends[-1] if ends else 0) + len(tokenizer.token_bytes(token)))
+def _spans(tokenizer: Tokenizer, text: str, borders: list[int], parts: list[_Part]) -> tuple[Span, ...]:
+    """The tokens of the labelled parts, by where each ends; one on a border is of the part that it reaches into."""
     spans: list[Span] = []
     done = byte = 0
     for part in parts:
         byte += len(tokenizer.normalise(text[done : part.first]).encode())
-        first = bisect_right(ends, byte)
+        first = bisect_right(borders, byte)
         byte += len(tokenizer.normalise(text[part.first : part.end]).encode())
-        last = bisect_right(ends, byte - 1)
+        last = bisect_right(borders, byte - 1)
         done = part.end
         if spans and first <= spans[-1].last:
             first = spans[-1].last + 1
-        if part.label and first <= last < len(ids):
+        if part.label and first <= last < len(borders):
             spans.append(Span(first, last, part.label))
     return tuple(spans)

@@ -12,10 +12,21 @@ from vivace.model.errors import ModelError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
 
-_WORDS_1_DIGIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_ENDS = r"'s|'t|'re|'ve|'m|'ll|'d"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_WITH_SLASH = _REST.replace(r"[\r\n]*", r"[\r\n/]*")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def _words(digits: str) -> str:
+    """Words with the sign before them, English endings, and numbers in groups of `digits`."""
+    return rf"(?i:{_ENDS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{_REST}"
+
+
+def _cased_words(ending: str, digits: str) -> str:
+    """Words that also begin where a capital follows a small letter."""
+    begin = r"[^\r\n\p{L}\p{N}]?"
+    return rf"{begin}{_UPPER}*{_LOWER}+{ending}|{begin}{_UPPER}+{_LOWER}*{ending}|{digits}|{_REST_WITH_SLASH}"
 
 
 @dataclass(frozen=True)
@@ -25,11 +36,20 @@ class PreTokenizer:
     split: str | None = None  # regular expression of the words; None: the one of GPT-2
     single_digits: bool = False  # every numeric character is first cut off
     normalisation: Literal["NFC"] | None = None
+    whole_words: bool = False  # a word that is a token stays whole, whatever its merges would make
+    adds_bos: bool = False  # where the file does not say
 
 
+_LLAMA3 = PreTokenizer(split=_words(r"\p{N}{1,3}"), whole_words=True, adds_bos=True)
 PRE_TOKENIZERS = {
     "smollm": PreTokenizer(single_digits=True),
-    "qwen2": PreTokenizer(split=_WORDS_1_DIGIT, normalisation="NFC"),
+    "qwen2": PreTokenizer(split=_words(r"\p{N}"), normalisation="NFC"),
+    "deepseek-r1-qwen": PreTokenizer(split=_words(r"\p{N}")),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA3),
+    "dbrx": PreTokenizer(split=_LLAMA3.split),  # Phi-4
+    "gpt-4o": PreTokenizer(split=_cased_words(f"(?i:{_ENDS})?", r"\p{N}{1,3}")),  # Phi-4-mini
+    "tekken": PreTokenizer(split=_cased_words("", r"\p{N}"), whole_words=True, adds_bos=True),  # Mistral Nemo
+    "gpt-2": PreTokenizer(),
 }
 
 
@@ -60,8 +80,9 @@ def byte_level_bpe(tokens: Sequence[str], merges: Sequence[str], pre: PreTokeniz
     if len(max(merges, key=len, default="")) - 1 > len(max(tokens, key=len, default="")):
         # The library would panic, with lines of its own on standard error.
         raise ModelError(f"{source}: its merges do not fit its tokens: one makes a token longer than any")
+    ids = dict(zip(tokens, range(len(tokens)), strict=True))
     with library_errors(f"{source}: its merges do not fit its tokens"):
-        backend = Tokenizer(models.BPE(dict(zip(tokens, range(len(tokens)), strict=True)), pairs))
+        backend = Tokenizer(models.BPE(ids, pairs, ignore_merges=pre.whole_words))
     if pre.normalisation == "NFC":
         backend.normalizer = normalizers.NFC()
     steps: list[pre_tokenizers.PreTokenizer] = []

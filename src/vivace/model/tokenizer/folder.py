@@ -12,7 +12,7 @@ from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
 from vivace.model.tokenizer.byte_level import encoder, library_errors
 from vivace.model.tokenizer.tokenizer import Tokenizer
-from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, Spelling, Vocabulary
+from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, SpacePrefix, Spelling, Swallows, Vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -33,13 +33,16 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     with library_errors(f"{file}: cannot be read"):
         whole = Backend.from_file(str(file))
     parts = json.loads(whole.to_str())
-    spelling = _spelling(file, parts["decoder"] or {})
+    spelling, drops_space = _spelling(file, parts["decoder"] or {})
     _check_templates(file, parts["post_processor"] or {})
     plain = Backend(whole.model)  # without the added tokens, which Tokenizer matches itself
     if whole.normalizer is not None:
         plain.normalizer = whole.normalizer
     if whole.pre_tokenizer is not None:
         plain.pre_tokenizer = whole.pre_tokenizer
+    space_prefix = _take_space_prefix(plain, parts)
+    if drops_space != (space_prefix is not None):
+        raise ModelError(f"{file}: of its encoder and decoder only one knows of a space before texts; not supported")
 
     values = _read(folder / "tokenizer_config.json")
     config = Keys(str(folder / "tokenizer_config.json"), values)
@@ -52,14 +55,17 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     # Text models may have the added tokens of a larger one, for images, but no embedding of them.
     ids = {text: token for text, token in all_ids.items() if token < size}
     tokens, kinds = [""] * size, [int(Kind.UNUSED)] * size
+    swallows: dict[int, Swallows] = {}
     for text, token in ids.items():
         tokens[token] = text
         kinds[token] = Kind.BYTE if spelling == "sentencepiece" and _BYTE.fullmatch(text) else Kind.NORMAL
     for token, added in all_added.items():
         if token >= size:
             continue
-        if added.single_word or added.lstrip or added.rstrip:
-            raise ModelError(f"{file}: added token {added.content!r:.60} changes the text around it; not supported")
+        if added.single_word:
+            raise ModelError(f"{file}: added token {added.content!r:.60} is matched as a word only; not supported")
+        if added.lstrip or added.rstrip:
+            swallows[token] = Swallows(before=added.lstrip, after=added.rstrip)
         control = added.special or _LOOKS_LIKE_CONTROL.fullmatch(added.content)
         kinds[token] = Kind.CONTROL if control else Kind.USER_DEFINED
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
@@ -78,6 +84,8 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     return Tokenizer(
         Vocabulary(tokens, kinds, spelling),
         encoder(plain, str(file)),
+        swallows=swallows,
+        space_prefix=space_prefix,
         normalisation="NFC" if type(whole.normalizer).__name__ == "NFC" else None,
         bos_id=None if bos is None else ids[bos],
         eos_ids=tuple(dict.fromkeys(ends)),
@@ -88,15 +96,40 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     )
 
 
-def _spelling(file: Path, decoder: Mapping[str, Any]) -> Spelling:
-    """How the decoder reads tokens; only the two forms whose texts are their tokens' bytes in a row are supported."""
+def _spelling(file: Path, decoder: Mapping[str, Any]) -> tuple[Spelling, bool]:
+    """How the decoder reads tokens, and whether it drops a space at the beginning.
+
+    Only the two forms whose texts are their tokens' bytes in a row are supported.
+    """
     steps = decoder.get("decoders", [decoder])
     names = [step.get("type") for step in steps]
     if names == ["ByteLevel"]:
-        return "byte_level"
-    if names == _SENTENCEPIECE_DECODER and steps[0]["pattern"] == {"String": "▁"} and steps[0]["content"] == " ":
-        return "sentencepiece"
+        return "byte_level", False
+    drops = names[-1:] == ["Strip"] and (steps[-1]["content"], steps[-1]["start"], steps[-1]["stop"]) == (" ", 1, 0)
+    if names[: len(names) - drops] == _SENTENCEPIECE_DECODER and _replaces(steps[0], "▁", " "):
+        return "sentencepiece", drops
     raise ModelError(f"{file}: its decoder ({', '.join(map(str, names))}) is not supported")
+
+
+def _take_space_prefix(plain: Backend, parts: Mapping[str, Any]) -> SpacePrefix | None:
+    """The space that the tokenizer puts before texts; `plain` does not put it any more."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    normalizer, pre_tokenizer = parts["normalizer"] or {}, parts["pre_tokenizer"] or {}
+    steps = normalizer.get("normalizers", [])
+    if len(steps) == 2 and steps[0] == {"type": "Prepend", "prepend": "▁"} and _replaces(steps[1], " ", "▁"):
+        plain.normalizer = normalizers.Replace(" ", "▁")
+        return SpacePrefix(after_fixed=True, doubles=True)
+    if pre_tokenizer.get("type") == "Metaspace" and pre_tokenizer["prepend_scheme"] != "never":
+        plain.pre_tokenizer = pre_tokenizers.Metaspace(
+            pre_tokenizer["replacement"], prepend_scheme="never", split=pre_tokenizer["split"]
+        )
+        return SpacePrefix(after_fixed=pre_tokenizer["prepend_scheme"] == "always", doubles=False)
+    return None
+
+
+def _replaces(step: Mapping[str, Any], pattern: str, content: str) -> bool:
+    return step["type"] == "Replace" and step["pattern"] == {"String": pattern} and step["content"] == content
 
 
 def _check_templates(file: Path, processor: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from vivace.model.keys import Keys
 from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe, encoder
 from vivace.model.tokenizer.sentencepiece import SentencePieceBPE
 from vivace.model.tokenizer.tokenizer import EncodePlain, Tokenizer
-from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, Spelling, Vocabulary
+from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, SpacePrefix, Spelling, Swallows, Vocabulary
 
 _SOURCE = "GGUF metadata"
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -30,6 +30,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     if len(kinds) != len(tokens):
         keys.fail("token_type", f"has {len(kinds)} entries for {len(tokens)} tokens")
     aliases: dict[str, int] = {}
+    swallows: dict[int, Swallows] = {}
+    space_prefix = None
     model, normalisation = keys.text("model"), None
     encode_plain: EncodePlain
     spelling: Spelling
@@ -44,9 +46,13 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         encode_plain = encoder(
             byte_level_bpe(tokens, cast(list[str], _list(keys, "merges", str)), pre, _SOURCE), _SOURCE
         )
-        normalisation = pre.normalisation
+        normalisation, adds_bos = pre.normalisation, pre.adds_bos
     elif model == "llama":
-        spelling = "sentencepiece"
+        spelling, adds_bos = "sentencepiece", True
+        if keys.flag("add_space_prefix", True):
+            space_prefix = SpacePrefix(after_fixed=True, doubles=True)
+        if metadata.get("general.architecture") == "phi3":
+            swallows = _phi3_swallows(tokens, kinds)
         encode_plain, aliases = _sentencepiece(keys, tokens, kinds)
     else:
         raise ModelError(f"{_SOURCE}: tokenizer model '{model:.60}' is not supported; supported: gpt2, llama")
@@ -57,7 +63,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
     named = {name: tokens[found] for name, key in _NAMED.items() if (found := token(key)) is not None}
     ends = [found for key in _END_KEYS if (found := token(key)) is not None]
     ends += [i for i, kind in enumerate(kinds) if kind == Kind.CONTROL and tokens[i] in ENDS_A_TURN]
-    adds_bos = keys.flag("add_bos_token", model == "llama")
+    adds_bos = keys.flag("add_bos_token", adds_bos)
     if adds_bos and token("bos_token_id") is None:
         keys.fail("add_bos_token", "asks for a BOS token, but 'bos_token_id' is absent")
     template = metadata.get("tokenizer.chat_template")
@@ -67,6 +73,8 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         Vocabulary(tokens, kinds, spelling),
         encode_plain,
         aliases=aliases,
+        swallows=swallows,
+        space_prefix=space_prefix,
         normalisation=normalisation,
         bos_id=token("bos_token_id"),
         eos_ids=tuple(dict.fromkeys(ends)),
@@ -84,8 +92,6 @@ def _sentencepiece(keys: Keys, tokens: list[str], kinds: list[int]) -> tuple[Enc
     in GGUF files as runs of spaces. The model's own tokenizer matches them in a text as ▁; runs of spaces become
     these tokens by joining.
     """
-    if keys.flag("add_space_prefix", True):
-        keys.fail("add_space_prefix", "is true; tokenizers that put a space before texts are not supported")
     aliases: dict[str, int] = {}
     for token, kind in enumerate(kinds):
         text = tokens[token]
@@ -103,6 +109,14 @@ def _sentencepiece(keys: Keys, tokens: list[str], kinds: list[int]) -> tuple[Enc
         if kind in (Kind.CONTROL, Kind.UNUSED, Kind.UNKNOWN):
             del ranks[tokens[token]]
     return SentencePieceBPE(ids, ranks, byte_ids), aliases
+
+
+def _phi3_swallows(tokens: list[str], kinds: list[int]) -> dict[int, Swallows]:
+    """Phi-3's own tokenizer lets these take the white space after them; GGUF files have no place to say so."""
+    keeps = {"<unk>", "<s>", "<|endoftext|>"}
+    fixed = (Kind.CONTROL, Kind.USER_DEFINED)
+    after = Swallows(before=False, after=True)
+    return {i: after for i, kind in enumerate(kinds) if kind in fixed and tokens[i] not in keeps}
 
 
 def _list(keys: Keys, key: str, kind: type, default: list[object] | None = None) -> list[object]:

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from typing import Literal
 
 # Control tokens by these names end a turn even where the file names another one as EOS.
-ENDS_A_TURN = frozenset(("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"))
+ENDS_A_TURN = frozenset(
+    ("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|end|>")
+)
 
 Spelling = Literal["byte_level", "sentencepiece"]
+
+
+@dataclass(frozen=True)
+class SpacePrefix:
+    """A space that is put before texts, so that their first word is spelled like the others."""
+
+    after_fixed: bool  # also before the text after a control or user-defined token
+    doubles: bool  # even before a text that begins with a space
+
+
+@dataclass(frozen=True)
+class Swallows:
+    """White space beside a token that belongs to it."""
+
+    before: bool
+    after: bool
 
 
 class Kind(IntEnum):
