@@ -7,8 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hf_zoo import LENGTH, ZOO, checkpoint_of, random_tokens, zoo_model
+from hf_zoo import COMMON, LENGTH, ZOO, checkpoint_of, random_tokens, zoo_model
 from torch.nn import functional
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from vivace.core.step import Executor, Mask, Segment, StepRequest, all_rows
 from vivace.core.taps import Tap
@@ -179,9 +180,22 @@ def test_native_with_float_weights(name):
 
 
 def test_native_with_quantised_weights():
-    """What rounding the activations to 8 bits costs; on small models with random weights it varies."""
+    """What rounding the activations to 8 bits costs; on small models with random weights it varies.
+
+    It adds up over the layers.
+    """
     found = {name: native_kl(name, "Q8_0") for name in NAMES}
-    assert np.mean(list(found.values())) <= 1e-3 and max(found.values()) <= 1.5e-3, found
+    by_layer = [kl / len(models(name)[1].spec.blocks) for name, kl in found.items()]
+    assert np.mean(list(found.values())) <= 1e-3 and max(by_layer) <= 7e-4, found
+
+
+@pytest.mark.parametrize("head_dim", [24, 100])
+def test_heads_that_the_native_executor_does_not_take(head_dim):
+    """Its vectors hold 16 values; other sizes are refused, as long as they would be computed wrongly."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = LlamaForCausalLM(LlamaConfig(**COMMON, **sizes, head_dim=head_dim))
+    with pytest.raises(ValueError, match=f"heads of {head_dim} values are not supported; a multiple of 16"):
+        native(checkpoint_of(model))
 
 
 class RoundedLinear:

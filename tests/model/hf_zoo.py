@@ -26,6 +26,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 from vivace.model.families import of_model_type
@@ -59,6 +61,11 @@ def _qwen2(**sizes: object) -> PreTrainedModel:
 
 def _qwen3(**sizes: object) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**(COMMON | {"max_position_embeddings": 512} | sizes)))
+
+
+def _smollm3(**sizes: object) -> PreTrainedModel:
+    given = {"max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return SmolLM3ForCausalLM(SmolLM3Config(**(COMMON | given | sizes)))
 
 
 def _gemma2(**sizes: object) -> PreTrainedModel:
@@ -147,6 +154,9 @@ ZOO = {
         use_sliding_window=True,
         sliding_window=9,
         max_window_layers=1,
+    ),
+    "smollm3-2to1": lambda: _smollm3(
+        **_sizes(64, 4, 4, 2, 96), rope_parameters={"rope_type": "default", "rope_theta": 900.0}
     ),
     "gemma2-2to1": lambda: _gemma2(
         **_sizes(96, 3, 4, 2, 96),

@@ -83,7 +83,7 @@ def gguf_of(model: PreTrainedModel) -> tuple[dict[str, object], dict[str, Raw]]:
         array = values.float().numpy()
         if arch.startswith("gemma") and name.endswith("norm.weight"):
             array = array + np.float32(1)
-        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
+        if arch in ("llama", "smollm3") and ("q_proj" in name or "k_proj" in name):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             array = array.reshape(heads, 2, head_dim // 2, -1).swapaxes(1, 2).reshape(array.shape)
         tensors[_gguf_name(name, arch)] = Raw("F32", array.shape, np.ascontiguousarray(array, "<f4").tobytes())
@@ -159,7 +159,10 @@ def logits(checkpoint: Checkpoint) -> np.ndarray:
 
 def assert_same_rope(mine: RopeSpec | None, yours: RopeSpec | None) -> None:
     """Equal but for the rounding of factors that a file holds in float32."""
-    assert mine is not None and yours is not None and (mine.theta, mine.dim) == (yours.theta, yours.dim)
+    if mine is None or yours is None:
+        assert mine is yours
+        return
+    assert (mine.theta, mine.dim) == (yours.theta, yours.dim)
     assert mine.attention_factor == pytest.approx(yours.attention_factor, rel=1e-6)
     for a, b in ((mine.factors, yours.factors), (mine.long_factors, yours.long_factors)):
         assert (a is None and b is None) or a == pytest.approx(b, rel=1e-6)
@@ -318,5 +321,14 @@ def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_family_is_found_by_its_file() -> None:
-    assert [family.name for family in families()] == ["gemma2", "gemma3", "llama", "mistral", "phi3", "qwen2", "qwen3"]
+    assert [family.name for family in families()] == [
+        "gemma2",
+        "gemma3",
+        "llama",
+        "mistral",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    ]
     assert of_architecture("qwen2", "x").name == "qwen2"

@@ -31,11 +31,11 @@ def frequencies(rope: RopeSpec) -> np.ndarray:
 def drawn(kind: str, seed: int) -> dict[str, Any]:
     """Random parameters of a kind; the optional ones come and go."""
     rng = np.random.default_rng(seed)
-    given: dict[str, Any] = {"rope_type": kind, "rope_theta": float(rng.uniform(100, 1e6))}
+    given: dict[str, Any] = {"rope_type": kind, "rope_theta": float(10 ** rng.uniform(1, 6))}
     if kind != "longrope":
         given["factor"] = float(rng.uniform(1.1, 32))
     if kind in ("llama3", "yarn"):
-        given["original_max_position_embeddings"] = int(rng.integers(64, 8192))
+        given["original_max_position_embeddings"] = int(2 ** rng.uniform(6, 13))
     if kind == "llama3":
         low = float(rng.uniform(0.5, 2))
         given |= {"low_freq_factor": low, "high_freq_factor": low + float(rng.uniform(0.5, 8))}
