@@ -49,11 +49,11 @@ def load(
 ) -> LLM:
     """Load a model: an alias of the catalogue, a path to a `.gguf` file or a folder with safetensors.
 
-    `threads`: default is the CPU quota of this process. `context`: the most tokens of a prompt and its completion.
+    `threads`: default is the CPU quota of this process. `context`: the most tokens of a prompt and its completion; of
+    two sets of rotary factors (longrope) it chooses the one, and by default it is what the short ones are made for.
     `executor`: "native", or "reference" (torch, slow). `weights`: the type that float weights are loaded as ("Q8_0",
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"), or "keep"; default "Q8_0" for a folder, "keep" for a GGUF file.
-    Raises ValueError for arguments that are not allowed and
-    whatever is wrong with the model's files.
+    Raises ValueError for arguments that are not allowed and whatever is wrong with the model's files.
     """
     if plan is not None and not isinstance(plan, str):
         raise ValueError(f"plan must be text, not {plan!r}")

@@ -180,11 +180,6 @@ def folder_dimensions(config: Keys, head_dim: int | None = None) -> Dimensions:
     )
 
 
-def folder_tied_head(config: Keys, tensors: Tensors, default: bool) -> bool:
-    """Whether the head is the embedding; a head that is in the folder all the same is the one that counts."""
-    return config.flag("tie_word_embeddings", default) and "lm_head.weight" not in tensors
-
-
 def require_silu(config: Keys) -> None:
     if config.text("hidden_act", "silu") != "silu":
         config.fail("hidden_act", f"is '{config.text('hidden_act'):.40}'; supported: silu")

@@ -11,7 +11,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     gguf_dimensions,
     sliding_layers,
 )
@@ -63,7 +62,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         scale=config.number("query_pre_attn_scalar", 256.0) ** -0.5,
         softcaps=(cap("attn_logit_softcapping", 50.0), cap("final_logit_softcapping", 30.0)),
         bias=config.flag("attention_bias", False),
-        tied_head=folder_tied_head(config, tensors, True),
+        tied_head=config.flag("tie_word_embeddings", True),
     )
 
 

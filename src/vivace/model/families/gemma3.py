@@ -14,7 +14,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     gguf_dimensions,
     sliding_layers,
 )
@@ -61,7 +60,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         softcaps=_softcaps(config),
         bias=config.flag("attention_bias", False),
         qk_norm=True,
-        tied_head=folder_tied_head(config, tensors, True),
+        tied_head=config.flag("tie_word_embeddings", True),
     )
 
 

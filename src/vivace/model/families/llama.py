@@ -9,7 +9,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     gguf_dimensions,
     require_silu,
 )
@@ -46,7 +45,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         folder_rope(config, dims.head_dim),
         qkv_bias=bias,
         out_bias=bias,
-        tied_head=folder_tied_head(config, tensors, False),
+        tied_head=config.flag("tie_word_embeddings", False),
     )
 
 

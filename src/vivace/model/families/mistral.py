@@ -9,7 +9,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     require_silu,
 )
 from vivace.model.keys import Keys
@@ -27,7 +26,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         dims,
         folder_rope(config, dims.head_dim),
         window=config.integer("sliding_window", high=1 << 31) if "sliding_window" in config else None,
-        tied_head=folder_tied_head(config, tensors, False),
+        tied_head=config.flag("tie_word_embeddings", False),
     )
 
 

@@ -11,7 +11,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     gguf_dimensions,
     require_silu,
     sliding_layers,
@@ -47,7 +46,7 @@ def qwen_from_config(family: str, config: Keys, dims: Dimensions, tensors: Tenso
         windows = tuple(window if slides else None for slides in sliding)
     rope, feed_forward = folder_rope(config, dims.head_dim), FeedForwardSpec(dims.feed_forward, "silu")
     blocks = [BlockSpec(dims.attention(rope, window=window, **attention), feed_forward) for window in windows]
-    return dims.model(family, blocks, tied_head=folder_tied_head(config, tensors, False))
+    return dims.model(family, blocks, tied_head=config.flag("tie_word_embeddings", False))
 
 
 FAMILY = Family(

@@ -12,7 +12,6 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
-    folder_tied_head,
     gguf_dimensions,
     require_silu,
 )
@@ -42,7 +41,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
     if turned and len(turned) != dims.layers:
         config.fail("no_rope_layers", f"has {len(turned)} entries for {dims.layers} layers")
     interval = config.integer("no_rope_layer_interval", _INTERVAL)
-    tied_head = folder_tied_head(config, tensors, True)
+    tied_head = config.flag("tie_word_embeddings", True)
     spec = llama_spec("smollm3", dims, folder_rope(config, dims.head_dim, theta=2e6), tied_head=tied_head)
     return _without_some_ropes(spec, turned or _every(dims.layers, interval))
 

@@ -72,6 +72,8 @@ def assemble(
                 part = part if order is None else part[order]
             vectors[name] = part + np.float32(norm_offset) if name.endswith("norm") else part
 
+    if spec.tied_head:
+        left.pop(tensor_name(names, "head"), None)
     for name in left:
         if not _DERIVED.fullmatch(name) and name not in FACTOR_TENSORS:
             raise ModelError(f"{file.path}: tensor {shown(name)} has no place in a {spec.family} model as known here")
