@@ -30,6 +30,9 @@ class PieceTokenizer:
     vocab_size = VOCAB
     eos_ids = (END,)
 
+    def drops_space_after(self, before: Sequence[int]) -> bool:
+        return False
+
     def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
         return b"" if skip_special and token == END else PIECES[token]
 
