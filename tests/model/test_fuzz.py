@@ -49,13 +49,8 @@ def test_what_takes_too_much_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fuzz, "SECONDS", 0.05)
     assert fuzz.outcome(*fuzz.make(0, 0), tmp_path).startswith("fault: took")
 
-    held = bytearray()
-
-    def large(*_: object) -> str:
-        held.extend(b"x" * (400 << 20))
-        return "ran"
-
-    monkeypatch.setattr(fuzz, "use", large)
+    monkeypatch.setattr(fuzz, "use", lambda *_: "ran")
     monkeypatch.setattr(fuzz, "SECONDS", 20)
+    monkeypatch.setattr(fuzz, "_peak", iter([100 << 20, 500 << 20]).__next__)
     counts, faults = fuzz.run(0, range(1), tmp_path)
     assert counts == {"ran": 1, "fault": 1} and "memory grew by" in faults[0]
