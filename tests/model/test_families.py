@@ -230,6 +230,16 @@ def test_gemma_layers_by_pattern(tmp_path: Path) -> None:
         windows(**{"gemma3.attention.sliding_window": None})
 
 
+def test_gemma2_files_without_keys_for_what_all_sizes_share(tmp_path: Path) -> None:
+    """The first exporters wrote neither window nor caps."""
+    metadata, tensors = gguf_of(zoo_model("gemma2-2to1"))
+    left_out = ("attention.sliding_window", "attn_logit_softcapping", "final_logit_softcapping")
+    early = {key: value for key, value in metadata.items() if not key.endswith(left_out)}
+    spec = load_checkpoint(save(tmp_path / "early.gguf", write_gguf(early, tensors).data)).spec
+    assert [block.attention.window for block in spec.blocks] == [4096, None, 4096]
+    assert (spec.blocks[0].attention.softcap, spec.logit_softcap) == (50.0, 30.0)
+
+
 def edit_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -318,6 +328,25 @@ def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
         data = write_gguf(metadata | {f"llama.{key}": value}, tensors).data
         with pytest.raises(ModelError, match=key):
             load_checkpoint(save(tmp_path / f"{key}.gguf", data))
+
+
+def test_adapters_are_no_models(tmp_path: Path) -> None:
+    model = zoo_model("llama-3to1-tied")
+    saved(model, tmp_path)
+    adapter = tmp_path / "adapter_model.safetensors"
+    adapter.write_bytes(b"not read")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert load_checkpoint(tmp_path).spec.vocab == model.config.vocab_size
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no \.safetensors file of a model"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ModelError, match="is an adapter; merge it into its model"):
+        load_checkpoint(tmp_path)
+    metadata = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    lora = {"blk.0.attn_q.weight.lora_a": Raw("F32", (4, 8), bytes(128))}
+    with pytest.raises(ModelError, match=r"'general\.type' is 'adapter'; only whole models are supported"):
+        load_checkpoint(save(tmp_path / "lora.gguf", write_gguf(metadata, lora).data))
 
 
 def test_a_family_is_found_by_its_file() -> None:

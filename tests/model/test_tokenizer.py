@@ -391,6 +391,22 @@ def test_sentencepiece_without_files(text: str) -> None:
     assert made.decode(made.encode(text)) == text.replace("▁", " ")
 
 
+def test_scores_may_reorder_the_joins_of_normal_tokens() -> None:
+    """As in vocabularies that were widened after training: what comes later may be joined first."""
+    values = tiny_sentencepiece()
+    tokens, kinds = (values[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
+
+    def cut(text: str, **scores: float) -> list[str]:
+        given = [scores.get(token, -float(i)) if kinds[i] == 1 else -1000.0 for i, token in enumerate(tokens)]
+        made = Tokenizer.from_gguf(values | {"tokenizer.ggml.scores": given})
+        return [tokens[i] for i in made.encode(text, add_special=False)]
+
+    assert cut("aab the") == ["a", "ab", "▁the"]
+    assert cut("aab the", aa=0.0) == ["aa", "b", "▁the"]
+    assert cut("aab the", ab=-1000.0) == ["aa", "b", "▁the"]
+    assert cut("  \n\n") == cut("  \n\n", the=0.0) == ["  ", "\n\n"]
+
+
 def test_bos_and_eos_are_added_as_the_file_says() -> None:
     values = tiny(bos=True) | {"tokenizer.ggml.add_eos_token": True}
     made = Tokenizer.from_gguf(values)
@@ -456,6 +472,8 @@ def test_bad_metadata_is_refused_in_one_line(change: dict[str, object], message:
     ("change", "message"),
     [
         ({"tokenizer.ggml.token_type": [1] * 303}, "<0x00> to <0xFF>"),
+        ({"tokenizer.ggml.scores": [0.0]}, r"scores' is not a list of \d+ numbers"),
+        ({"tokenizer.ggml.scores": ["a"] * 303}, r"scores' is not a list of \d+ numbers"),
     ],
 )
 def test_bad_sentencepiece_metadata_is_refused(change: dict[str, object], message: str) -> None:

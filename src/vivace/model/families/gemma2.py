@@ -27,6 +27,7 @@ GEMMA_FOLDER_NAMES = {
 }
 _LAYERS_27B = 46  # the one size whose query scale is not that of its heads; GGUF files have no key for it
 _HEAD_DIM = 256  # where config.json does not state it
+_WINDOW, _CAPS = 4096, (50.0, 30.0)  # of attention and of the head, where files do not state them
 
 
 def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
@@ -38,9 +39,12 @@ def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
         dims,
         ropes=(rope, rope),
         sliding=every(dims.layers, 2),
-        window=keys.integer("attention.sliding_window", high=1 << 31),
+        window=keys.integer("attention.sliding_window", _WINDOW, high=1 << 31),
         scale=width**-0.5,
-        softcaps=(keys.number("attn_logit_softcapping"), keys.number("final_logit_softcapping")),
+        softcaps=(
+            keys.number("attn_logit_softcapping", _CAPS[0]),
+            keys.number("final_logit_softcapping", _CAPS[1]),
+        ),
         tied_head="output.weight" not in tensors,
     )
 
@@ -58,9 +62,9 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         dims,
         ropes=(rope, rope),
         sliding=sliding_layers(config, dims.layers) or every(dims.layers, 2),
-        window=config.integer("sliding_window", 4096, high=1 << 31),
+        window=config.integer("sliding_window", _WINDOW, high=1 << 31),
         scale=config.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        softcaps=(cap("attn_logit_softcapping", 50.0), cap("final_logit_softcapping", 30.0)),
+        softcaps=(cap("attn_logit_softcapping", _CAPS[0]), cap("final_logit_softcapping", _CAPS[1])),
         bias=config.flag("attention_bias", False),
         tied_head=config.flag("tie_word_embeddings", True),
     )

@@ -65,7 +65,10 @@ def _converted(checkpoint: Checkpoint, weights: str) -> Checkpoint:
 def _load_gguf(path: Path, name: str | None) -> Checkpoint:
     file = GGUFModel(path)
     source = str(file.path)
-    architecture = Keys(source, file.metadata).text("general.architecture")
+    general = Keys(source, file.metadata, "general.")
+    if (kind := general.text("type", "model")) != "model":
+        general.fail("type", f"is '{kind:.40}'; only whole models are supported")
+    architecture = general.text("architecture")
     family = of_architecture(architecture, source)
     keys = Keys(source, file.metadata, f"{architecture}.")
     spec = family.from_gguf(keys, file.tensors)

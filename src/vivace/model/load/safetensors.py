@@ -28,6 +28,7 @@ _MAX_DIMENSIONS = 8
 _MAX_SIZE = 1 << 48
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_model.safetensors"  # may lie beside the model, and is none
 
 
 class SafetensorsFile:
@@ -93,6 +94,8 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / "config.json").exists():
+            if (path / "adapter_config.json").exists():
+                raise ModelError(f"{path}: is an adapter; merge it into its model, and give the folder of that")
             raise ModelError(
                 f"{path}: has no config.json; give a .gguf file, or a folder with config.json and safetensors"
             )
@@ -155,14 +158,14 @@ def _parse_json(text: bytes, what: str) -> dict[str, object]:
 
 def _single(path: Path) -> list[str]:
     """The one safetensors file of a folder without an index."""
-    names = sorted(entry.name for entry in path.glob("*.safetensors"))
+    names = sorted(entry.name for entry in path.glob("*.safetensors") if entry.name != _ADAPTER)
     if _SINGLE in names:
         return [_SINGLE]
     if len(names) != 1:
         raise ModelError(
             f"{path}: has {len(names)} .safetensors files and no {_INDEX}"
             if names
-            else f"{path}: has no .safetensors file; other weight formats are not supported"
+            else f"{path}: has no .safetensors file of a model; other weight formats are not supported"
         )
     return names
 

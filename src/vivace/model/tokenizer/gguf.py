@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
+import numpy as np
+
 from vivace.model.errors import ModelError
 from vivace.model.keys import Keys
 from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe, encoder
@@ -88,11 +90,12 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
 def _sentencepiece(keys: Keys, tokens: list[str], kinds: list[int]) -> tuple[EncodePlain, dict[str, int]]:
     """The encoder, and other spellings of user-defined tokens.
 
-    The order of the tokens is the order of the joins, so `scores` are not needed. Gemma's user-defined runs of ▁ stand
-    in GGUF files as runs of spaces. The model's own tokenizer matches them in a text as ▁; runs of spaces become
+    The order of the tokens is the order of the joins, unless `scores` give another one. Gemma's user-defined runs of ▁
+    stand in GGUF files as runs of spaces. The model's own tokenizer matches them in a text as ▁; runs of spaces become
     these tokens by joining.
     """
     aliases: dict[str, int] = {}
+    by_score = _ranks_by_score(keys, kinds)
     for token, kind in enumerate(kinds):
         text = tokens[token]
         if kind == Kind.USER_DEFINED and text.strip(" ") == "" and text:
@@ -104,11 +107,26 @@ def _sentencepiece(keys: Keys, tokens: list[str], kinds: list[int]) -> tuple[Enc
     byte_ids = [ids.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
     if -1 in byte_ids or any(kinds[token] != Kind.BYTE for token in byte_ids):
         raise ModelError(f"{_SOURCE}: the tokens <0x00> to <0xFF> for single bytes are not all there")
-    ranks = ids.copy()
+    ranks = ids | {tokens[token]: rank for token, rank in by_score.items()}
     for token, kind in enumerate(kinds):
         if kind in (Kind.CONTROL, Kind.UNUSED, Kind.UNKNOWN):
             del ranks[tokens[token]]
     return SentencePieceBPE(ids, ranks, byte_ids), aliases
+
+
+def _ranks_by_score(keys: Keys, kinds: list[int]) -> dict[int, int]:
+    """The places that normal tokens have among each other, where a higher score after a lower one changes their order.
+
+    Vocabularies that were widened after training are so. Scores of other kinds of tokens are made up by exporters.
+    """
+    if "scores" not in keys:
+        return {}
+    scores = np.array(keys.items("scores"))
+    if scores.shape != (len(kinds),) or scores.dtype != np.float64:
+        keys.fail("scores", f"is not a list of {len(kinds)} numbers, one for each token")
+    normal = np.flatnonzero(np.array(kinds) == Kind.NORMAL)
+    ordered = normal[np.argsort(-scores[normal], kind="stable")]
+    return {} if (ordered == normal).all() else dict(zip(ordered.tolist(), normal.tolist(), strict=True))
 
 
 def _phi3_swallows(tokens: list[str], kinds: list[int]) -> dict[int, Swallows]:
