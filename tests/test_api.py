@@ -105,6 +105,14 @@ def test_chat(llm):
     reply = llm.chat(messages, max_tokens=5)
     assert reply.prompt_token_ids == [256, *b"user:hi\n"]
     assert "".join(piece.text for piece in llm.stream_chat(messages, max_tokens=5)) == reply.text
+    for call in (llm.chat, llm.stream_chat):
+        with pytest.raises(TypeError, match="a chat finds the spans itself"):
+            call(messages, spans=[])
+    for wrong in ("Hi", messages[0], None):
+        with pytest.raises(ValueError, match="a conversation is a list of messages, not"):
+            llm.chat(wrong)
+    with pytest.raises(ValueError, match="a message is a mapping with a role and a content, not 'Hi'"):
+        llm.chat(["Hi"])
     with pytest.raises(ValueError, match="chat gives one reply"):
         llm.chat(messages, n=2)
 
@@ -164,7 +172,10 @@ def test_a_failed_request_raises_and_hands_over_the_others():
         ({"logit_bias": [1, 2]}, "logit_bias has 2 values for 1 prompts"),
         ({"logit_bias": {"a": 1.0}}, r"logit_bias must be \{token id: number"),
         ({"logit_bias": {1: float("nan")}}, r"logit_bias must be \{token id: number"),
-        ({"logit_bias": {258: 1.0}}, "token id 258 is outside the vocabulary"),
+        ({"logit_bias": {258: 1.0}}, "logit_bias: token id 258 is outside the vocabulary"),
+        ({"banned_token_ids": [3, 258]}, "banned_token_ids: token id 258 is outside the vocabulary"),
+        ({"stop_token_ids": b"x"}, "stop_token_ids must be a list of token ids"),
+        ({"allowed_token_ids": {1: 2}}, "allowed_token_ids must be a list of token ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids must be None or not empty"),
         ({"allowed_strings": []}, "allowed_strings must be None or not empty"),
         ({"banned_strings": ["a\ufffd"]}, "banned_strings must be text without U"),
@@ -200,8 +211,8 @@ def test_wrong_prompts(llm):
         llm.generate(["abc", "x" * 1000])
 
 
-@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc"), {"a": 1}])
-def test_bytes_are_no_prompt(llm, prompt):
+@pytest.mark.parametrize("prompt", [b"abc", bytearray(b"abc"), {"a": 1}, None, 5, ["abc", 1], ["abc", b"abc"], [True]])
+def test_what_is_no_prompt(llm, prompt):
     with pytest.raises(ValueError, match="a prompt is text or a list of token ids, not"):
         llm.generate(prompt)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from operator import index
 from time import perf_counter
@@ -185,8 +185,7 @@ class LLM:
 
     def chat(self, messages: Seq[Message], **options: Any) -> Completion:
         """Reply to a conversation: dictionaries with `role` and `content`, put together by the model's own template."""
-        if "spans" in options:
-            raise TypeError("chat finds the spans itself; give `spans` to generate")
+        _no_spans(options)
         if options.get("n", 1) != 1:
             raise ValueError("chat gives one reply: for n > 1 give the ids of `chat_prompt` to generate")
         prompt = self.chat_prompt(messages)
@@ -195,12 +194,19 @@ class LLM:
 
     def stream_chat(self, messages: Seq[Message], **options: Any) -> Iterator[Piece]:
         """Like `chat`, as a stream."""
+        _no_spans(options)
         prompt = self.chat_prompt(messages)
         return self.stream([prompt.ids], spans=[prompt.spans], **options)
 
     def chat_prompt(self, messages: Seq[Message]) -> ChatPrompt:
         """A conversation ready for the reply: its text, token ids, and the spans of each message's content."""
-        return self.tokenizer.chat_prompt([dict(message) for message in messages])
+        if isinstance(messages, (str, Mapping)) or not isinstance(messages, Iterable):
+            raise ValueError(f"a conversation is a list of messages, not {type(messages).__name__}")
+        listed = list(messages)
+        for message in listed:
+            if not isinstance(message, Mapping):
+                raise ValueError(f"a message is a mapping with a role and a content, not {message!r:.60}")
+        return self.tokenizer.chat_prompt([dict(message) for message in listed])
 
     def _requests(self, prompts: Prompt | Seq[Prompt], options: Mapping[str, Any]) -> list[tuple[Request, int]]:
         """(request, samples) of each prompt, all of them checked before any of them runs."""
@@ -223,7 +229,7 @@ class LLM:
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, option.add_special_tokens)
         else:
-            ids = [_token_id(i, self.executor.spec.vocab) for i in prompt]
+            ids = [_token_id(i, self.executor.spec.vocab) for i in _listed_ids(prompt)]
         bos = self.executor.spec.bos_id
         if not ids and bos is None:
             raise ValueError("the prompt is empty and this model has no start token: give at least one token")
@@ -249,7 +255,7 @@ def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     """One prompt, as text or ids, is a list of one."""
     if isinstance(prompts, str):
         return [prompts]
-    if isinstance(prompts, (bytes, bytearray, Mapping)):
+    if isinstance(prompts, (bytes, bytearray, Mapping)) or not isinstance(prompts, Iterable):
         raise ValueError(f"a prompt is text or a list of token ids, not {type(prompts).__name__}")
     listed = list(prompts)
     if listed and not isinstance(listed[0], (str, list, tuple)):
@@ -257,8 +263,22 @@ def _listed(prompts: Prompt | Seq[Prompt]) -> list[Prompt]:
     return cast("list[Prompt]", listed)
 
 
+def _listed_ids(prompt: Any) -> Iterable[Any]:
+    """The items of a prompt that is no text."""
+    if isinstance(prompt, (bytes, bytearray, Mapping)) or not isinstance(prompt, Iterable):
+        raise ValueError(f"a prompt is text or a list of token ids, not {prompt!r:.60}")
+    return prompt
+
+
+def _no_spans(options: Mapping[str, Any]) -> None:
+    if "spans" in options:
+        raise TypeError("a chat finds the spans itself; give `spans` to generate")
+
+
 def _token_id(value: Any, vocab: int) -> int:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = index(value)
     except TypeError:
         raise ValueError(f"a prompt is text or a list of token ids, not a list with {value!r}") from None

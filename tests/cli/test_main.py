@@ -61,6 +61,9 @@ def test_unknown_command() -> None:
         (["run", "m", "-p", "x", "--logprobs", "2"], "add --json"),
         (["run", "m", "-p", "x", "--tmp", "1"], "did you mean --temp"),
         (["run", "m", "-p", "x", "--stop", ""], "--stop: must not be empty"),
+        (["run", "m", "-p", "x", "-n", "2", "--min-tokens", "3"], "min_tokens 3 is more than max_tokens 2"),
+        (["run", "m", "-p", "x", "--logit-bias", "5=nan"], "logit_bias must be"),
+        (["chat", "m", "--stages", "top_k,top_k"], "each once"),
         (["ops", "tets"], "did you mean test"),
     ],
 )

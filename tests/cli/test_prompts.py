@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +52,10 @@ def test_ids_may_be_keys() -> None:
         '{"messages": ["a"]}',
         '{"messages": {"role": "user"}}',
         '{"prompt": "a", "id": []}',
+        '{"prompt": "a", "id": true}',
+        '{"prompt": "a", "id": "\\ud800"}',
         '{"prompt": "a"} x',
+        '{"prompt": ' + "[" * 100_000,
     ],
 )
 def test_wrong_objects(text: str) -> None:
@@ -104,7 +111,7 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, cut: int) 
     assert missing(file) == [2, 3] and file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("content", ["some text\n", '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'])
+@pytest.mark.parametrize("content", ["some text\n", "some text", '{"text": "a"}', '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'])
 def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "o.jsonl"
     file.write_text(content)
@@ -117,3 +124,25 @@ def test_answers_are_json(tmp_path: Path) -> None:
     file = tmp_path / "o.jsonl"
     answer(file, LINES[0], samples=2)
     assert [json.loads(line)["sample"] for line in file.read_text().splitlines()] == [0, 1]
+
+
+def test_an_answer_that_a_full_disk_cut_short_is_taken_back(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    answer(file, LINES[0])
+    whole = file.read_bytes()
+    with limited(len(whole) + 30), pytest.raises(OSError, match="too large"):
+        answer(file, LINES[1])
+    assert file.read_bytes() == whole
+    assert missing(file) == [2, 3]
+
+
+@contextmanager
+def limited(size: int) -> Iterator[None]:
+    """Files have room for so many bytes; a longer write is cut short there, as on a full disk, before one fails."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)

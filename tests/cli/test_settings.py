@@ -102,6 +102,14 @@ def test_an_unknown_key_is_named(name: str, tmp_path: Path) -> None:
         parser.parse([*words_of(parser), "--config", str(file)])
 
 
+@pytest.mark.parametrize("text", ["temp: 2024-99-99\n", 'temp: !!int "x"\n', "temp: " + "[" * 10_000])
+def test_what_is_no_yaml(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="c.yaml: is not YAML"):
+        ALL["run"].parser().parse(["model", "--config", str(file)])
+
+
 def test_a_model_out_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("model: in-the-file\n")

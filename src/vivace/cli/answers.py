@@ -11,6 +11,8 @@ from typing import Any
 
 from vivace.cli.prompts import Line
 
+_BEGINNING = b'{"line": '  # of each answer, as `batch.records` makes it
+
 
 class Answers:
     """Lines of JSON, appended as they come. `setting` is all that, beside a line's text, decides what its answer is."""
@@ -24,6 +26,8 @@ class Answers:
         found = Counter[str]()
         for text in data.splitlines(keepends=True):
             if not text.endswith(b"\n"):
+                if not text.startswith(_BEGINNING[: len(text)]):
+                    raise self._foreign()
                 break
             key, samples = self._parse(text)
             position += len(text)
@@ -52,9 +56,16 @@ class Answers:
         return hashlib.sha256(f"{self._setting}\n{line.json}\n{line.text}".encode()).hexdigest()[:16]
 
     def add(self, line: Line, records: list[dict[str, Any]]) -> None:
-        """All completions of a line."""
+        """All completions of a line. Raises OSError when they cannot all be written; then nothing is."""
         marks = {"key": self.key(line), "samples": len(records)}
-        self._out.write("".join(json.dumps(r | marks, ensure_ascii=False) + "\n" for r in records).encode())
+        data = "".join(json.dumps(r | marks, ensure_ascii=False) + "\n" for r in records).encode()
+        before, left = self._out.seek(0, os.SEEK_END), memoryview(data)
+        try:
+            while left:  # a full disk takes a part first, and refuses the rest
+                left = left[self._out.write(left) :]
+        except BaseException:
+            self._out.truncate(before)
+            raise
 
     def close(self) -> None:
         self._out.close()
@@ -64,4 +75,7 @@ class Answers:
             record = json.loads(text)
             return str(record["key"]), max(int(record["samples"]), 1)
         except (ValueError, TypeError, KeyError):
-            raise ValueError(f"{self._file}: holds other things than answers; give --out another file") from None
+            raise self._foreign() from None
+
+    def _foreign(self) -> ValueError:
+        return ValueError(f"{self._file}: holds other things than answers; give --out another file")

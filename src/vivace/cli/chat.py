@@ -13,6 +13,7 @@ from vivace.cli.generation import (
     SAMPLING,
     add_model_options,
     add_sampling_options,
+    check_options,
     complete,
     load_model,
     options_of,
@@ -47,6 +48,7 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     if sys.stdin is None:
         raise UsageError("standard input is closed: there is nobody to talk with", "vivace chat")
+    check_options(args, "vivace chat")
     with load_model(args) as llm:
         if not llm.tokenizer.has_chat_template:
             raise ValueError(f"{llm.model} has no chat template; use `vivace run` for text to continue")

@@ -41,7 +41,7 @@ def from_file(parser: argparse.ArgumentParser, options: Options, path: Path) -> 
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ValueError(f"{where}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also of dates and tags whose values are none
         raise ValueError(f"{where}: is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, Mapping):
         raise ValueError(f"{where}: must be a mapping of option names to values")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.parser import Parser, not_empty, number, whole
+from vivace.cli.parser import Parser, UsageError, not_empty, number, whole
 from vivace.cli.terminal import StopOnInterrupt, note
 from vivace.core.machine import MAX_THREADS, default_threads
 from vivace.core.names import hint
@@ -163,6 +163,16 @@ def options_of(args: argparse.Namespace) -> dict[str, Any]:
     if args.logit_bias:
         options["logit_bias"] = dict(map(_token_and_bias, args.logit_bias))
     return options
+
+
+def check_options(args: argparse.Namespace, command: str) -> None:
+    """Raises UsageError for options that are not allowed together, before a model is loaded for them."""
+    from vivace.sampling.options import options_for
+
+    try:
+        options_for(1, options_of(args))
+    except ValueError as error:
+        raise UsageError(str(error), command) from None
 
 
 def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[str, list[int]], None]) -> Completion:

@@ -52,7 +52,7 @@ def prompt_of(line: Line) -> Prompt:
         return Prompt(line.text.rstrip("\r"))
     try:
         data = json.loads(line.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or ("prompt" in data) == ("messages" in data):
         raise ValueError('must be an object with "prompt" or "messages", and options')
@@ -62,9 +62,15 @@ def prompt_of(line: Line) -> Prompt:
         raise ValueError("the prompt must be text, and not empty")
     if name == "messages" and not (content and isinstance(content, list) and all(isinstance(m, dict) for m in content)):
         raise ValueError("messages must be a list of objects, each with a role and a content")
-    if not (id_ is None or isinstance(id_, (str, int))):
-        raise ValueError("the id must be text or a number")
+    if not _may_be_id(id_):
+        raise ValueError("the id must be text, without lone surrogates, or a number")
     bias = data.get("logit_bias")
     if isinstance(bias, dict):  # JSON has no numbers for keys
         data["logit_bias"] = {int(token) if token.isdecimal() else token: value for token, value in bias.items()}
     return Prompt(content, data, id_)
+
+
+def _may_be_id(value: Any) -> bool:
+    if isinstance(value, str):
+        return not any("\ud800" <= letter <= "\udfff" for letter in value)  # they could not be written as UTF-8
+    return value is None or (isinstance(value, int) and not isinstance(value, bool))

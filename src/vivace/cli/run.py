@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vivace.cli.generation import (
     add_model_options,
     add_sampling_options,
+    check_options,
     complete,
     load_model,
     options_of,
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--logprobs is part of the JSON output: add --json", COMMAND)
     if args.out and not args.prompts:
         raise UsageError("--out is for --prompts: send the output of one prompt there with >", COMMAND)
+    if not args.prompts:  # whose lines have options of their own
+        check_options(args, COMMAND)
     if args.prompts or args.samples > 1:
         return _many(args)
     prompt = _prompt(args)

@@ -25,10 +25,12 @@ def check_request(
         if not 0 <= span.first <= span.last < prompt:
             raise RequestError(f"span {span.first}..{span.last} is not within the prompt's tokens 0..{prompt - 1}")
     sampling = request.sampling
-    named = (*sampling.stop_token_ids, *sampling.allowed_token_ids, *sampling.banned_token_ids)
-    for token in (*request.prompt, *named, *(token for token, _ in sampling.logit_bias)):
-        if not 0 <= token < spec.vocab:
-            raise RequestError(f"token id {token} is outside the vocabulary 0..{spec.vocab - 1}")
+    named = {"the prompt": request.prompt, "logit_bias": [token for token, _ in sampling.logit_bias]}
+    named |= {name: getattr(sampling, name) for name in ("stop_token_ids", "allowed_token_ids", "banned_token_ids")}
+    for name, ids in named.items():
+        for token in ids:
+            if not 0 <= token < spec.vocab:
+                raise RequestError(f"{name}: token id {token} is outside the vocabulary 0..{spec.vocab - 1}")
     if prompt + wanted > context:
         larger = context < spec.max_context or not spec.max_context
         more = ", or load with a larger context" if larger else ""

@@ -12,6 +12,7 @@ from vivace.sampling.trail import Trail
 from vivace.slots.logits import Candidates, Context, Int32, Int64
 
 _MOST = 1e4  # a larger penalty bans no better: exp(-1e4) is 0
+_LONGER_THAN_ALL = 2**31  # tokens; no context has as many
 
 
 class Dry(Trail):
@@ -34,10 +35,11 @@ class Dry(Trail):
         tokenizer: TokenBytes | None,
     ) -> None:
         super().__init__(with_prompt=True)
-        self._multiplier, self._base, self._allowed, self._last_n = multiplier, base, allowed_length, last_n
-        self._longest = allowed_length  # what is longer is penalised no more
+        self._multiplier, self._base, self._last_n = multiplier, base, last_n
+        self._allowed = min(allowed_length, _LONGER_THAN_ALL)
+        self._longest = self._allowed  # what is longer is penalised no more
         if base > 1 and multiplier < _MOST:
-            self._longest += ceil(log(_MOST / multiplier) / log(base))
+            self._longest += ceil((log(_MOST) - log(multiplier)) / log(base))
         self._tokenizer = tokenizer
         self._states: list[Node[bytes]] = [automaton(breaker.encode() for breaker in breakers)]
         self._tokens, self._breaks = np.zeros(256, np.int32), np.zeros(256, np.bool_)

@@ -10,6 +10,7 @@ from vivace.sampling.keyed import XTC, uniform
 from vivace.sampling.select import descending, largest
 from vivace.slots.logits import Candidates, Context, Float32
 
+_HOTTEST = 1e30  # at higher temperatures too, all distances are as good as 0
 _NOTHING = np.float32(-1e3)  # a logit so far below the largest has a probability of 0
 
 
@@ -24,7 +25,7 @@ class Temperature:
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
         logits -= logits.max()
-        logits /= np.float32(self.temperature)
+        logits /= np.float32(min(self.temperature, _HOTTEST))  # infinity would make -inf not a number
         return candidates
 
 

@@ -95,6 +95,8 @@ def _some(check: Check) -> Check:
 
 def _ids(value: Any) -> tuple[int, ...]:
     try:
+        if isinstance(value, (str, bytes, bytearray, Mapping)):
+            raise TypeError
         return tuple(_integer(0)(item) for item in (() if value is None else value))
     except (TypeError, ValueError):
         raise ValueError("a list of token ids") from None
