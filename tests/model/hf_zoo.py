@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import (
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -44,6 +46,10 @@ COMMON = {"vocab_size": VOCAB, "attn_implementation": "eager", "dtype": torch.fl
 
 def _llama(**sizes: object) -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**(COMMON | {"max_position_embeddings": 512, "rms_norm_eps": 1e-5} | sizes)))
+
+
+def _ernie(**sizes: object) -> PreTrainedModel:
+    return Ernie4_5ForCausalLM(Ernie4_5Config(**(COMMON | {"max_position_embeddings": 512} | sizes)))
 
 
 def _mistral(**sizes: object) -> PreTrainedModel:
@@ -123,6 +129,13 @@ ZOO = {
         **_sizes(64, 2, 4, 4, 96), rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
     ),
     "llama-3to1-llama3-rope": lambda: _llama(**_sizes(96, 2, 6, 2, 96), head_dim=80, rope_parameters=LLAMA3_ROPE),
+    "ernie-4to1-tied-wide-heads": lambda: _ernie(**_sizes(64, 2, 4, 1, 96), head_dim=48),
+    "ernie-1to1": lambda: _ernie(
+        **_sizes(64, 2, 2, 2, 96),
+        head_dim=32,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        tie_word_embeddings=False,
+    ),
     "mistral-5to1-window-wide-heads": lambda: _mistral(**_sizes(96, 2, 5, 1, 96), head_dim=128, sliding_window=10),
     "mistral-2to1-tied": lambda: _mistral(
         **_sizes(64, 2, 4, 2, 96), head_dim=32, sliding_window=None, tie_word_embeddings=True
@@ -219,7 +232,7 @@ def checkpoint_of(model: PreTrainedModel, weight_type: str = "F32", context: int
         _StateDict(Path("zoo"), tensors),
         spec,
         family.folder_names,
-        interleaved=False,
+        interleaved=family.folder_interleaved,
         norm_offset=family.folder_norm_offset,
     )
     if weight_type == "Q8_0":

@@ -351,6 +351,7 @@ def test_adapters_are_no_models(tmp_path: Path) -> None:
 
 def test_a_family_is_found_by_its_file() -> None:
     assert [family.name for family in families()] == [
+        "ernie4_5",
         "gemma2",
         "gemma3",
         "llama",

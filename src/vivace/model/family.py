@@ -65,6 +65,7 @@ class Family:
     gguf_names: Mapping[str, str]
     folder_names: Mapping[str, str]
     gguf_interleaved: bool = False  # GGUF rows of q and k are ordered for pairs (x[2i], x[2i + 1])
+    folder_interleaved: bool = False  # and those of a folder
     folder_norm_offset: float = 0.0  # what a norm weight of a folder lacks of the factor itself
 
 

@@ -115,7 +115,11 @@ def _load_folder(path: Path, name: str | None) -> Checkpoint:
     ]
     spec = _with_special_tokens(spec, config, "bos_token_id", ends)
     matrices, vectors = assemble(
-        folder, spec, family.folder_names, interleaved=False, norm_offset=family.folder_norm_offset
+        folder,
+        spec,
+        family.folder_names,
+        interleaved=family.folder_interleaved,
+        norm_offset=family.folder_norm_offset,
     )
 
     def make_tokenizer() -> Tokenizer:
