@@ -180,7 +180,7 @@ def test_a_failed_request_raises_and_hands_over_the_others():
         ({"allowed_strings": []}, "allowed_strings must be None or not empty"),
         ({"banned_strings": ["a\ufffd"]}, "banned_strings must be text without U"),
         ({"banned_strings": ["\ud800"]}, "banned_strings must be text without lone surrogates"),
-        ({"stages": ["top_k", "temprature"]}, "there is no 'temprature', did you mean 'temperature'"),
+        ({"stages": ["top_k", "temprature"]}, "there is no 'temprature'; did you mean temperature"),
         ({"stages": ["top_k", "top_k"]}, "each once"),
         ({"stages": ["temperature"], "top_k": 3}, "stages leaves out 'top_k', which the request asks for"),
         ({"allowed_strings": ["a"], "stop": "b"}, "leave out stop"),
@@ -196,7 +196,7 @@ def test_wrong_values(llm, options, message):
 
 
 def test_wrong_names(llm):
-    with pytest.raises(TypeError, match="unknown argument 'temprature': did you mean 'temperature'"):
+    with pytest.raises(TypeError, match="unknown argument 'temprature'; did you mean temperature"):
         llm.generate("abc", temprature=1)
     with pytest.raises(TypeError, match="unknown argument 'zzz'"):
         llm.stream("abc", zzz=1)

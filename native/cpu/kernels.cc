@@ -79,7 +79,8 @@ const Kernels* avx512_kernels() { return nullptr; }
 // What every 64-bit ARM processor has is in the portable kernels already.
 const Kernels* neon_kernels() {
 #if defined(__aarch64__)
-  if (!(getauxval(AT_HWCAP) & HWCAP_ASIMDDP)) return nullptr;
+  constexpr unsigned long kNeeded = HWCAP_ASIMDDP | HWCAP_ASIMDRDM | HWCAP_ATOMICS | HWCAP_CRC32;  // ARMv8.2
+  if ((getauxval(AT_HWCAP) & kNeeded) != kNeeded) return nullptr;
   static const Kernels kernels =
       table("neon", neon::matmul, neon::int8_loop, portable::set_elementwise, portable::set_attention);
   return &kernels;

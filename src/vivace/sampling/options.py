@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
 from operator import index
 from typing import Any
 
+from vivace.core.names import hint
 from vivace.core.request import STAGES, Sampling, Span
 
 Check = Callable[[Any], Any]
@@ -117,7 +117,7 @@ def _stages(value: Any) -> tuple[str, ...]:
     names = _texts(value) if value is not None else STAGES
     for name in names:
         if name not in STAGES:
-            raise ValueError(f"names of stages; there is no {name!r}, {nearest(name, STAGES)}")
+            raise ValueError(f"names of stages (there is no {name!r}{hint(name, STAGES)})")
     if len(set(names)) < len(names):
         raise ValueError("names of stages, each once")
     return names
@@ -187,21 +187,11 @@ def options_for(prompts: int, arguments: Mapping[str, Any]) -> list[PromptOption
     Strings, token ids, `stages` and `spans` are lists themselves: one per prompt is a list of lists.
     Raises TypeError for a name that is not an option, ValueError for a value that is not allowed.
     """
-    reject_unknown(arguments, OPTIONS)
+    for name in arguments:
+        if name not in OPTIONS:
+            raise TypeError(f"unknown argument {name!r}{hint(name, OPTIONS)}")
     columns = {name: _column(name, value, prompts) for name, value in arguments.items()}
     return [_options({name: column[i] for name, column in columns.items()}) for i in range(prompts)]
-
-
-def reject_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise TypeError(f"unknown argument '{name}': {nearest(name, known)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What else may have been meant."""
-    near = get_close_matches(name, known, 1, 0.5)
-    return f"did you mean '{near[0]}'?" if near else f"there are {', '.join(known)}"
 
 
 def _column(name: str, value: Any, prompts: int) -> list[Any]:

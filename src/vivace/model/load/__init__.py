@@ -20,13 +20,11 @@ from vivace.model.load.quantise import DEFAULT, KEEP, WEIGHTS, ConvertedMatrix, 
 from vivace.model.load.safetensors import Folder
 from vivace.model.load.split import GGUFModel
 from vivace.model.spec import ModelSpec
+from vivace.model.tokenizer.vocabulary import GGUF_END_KEYS
 from vivace.model.weights import Checkpoint, StoredMatrix
 
 if TYPE_CHECKING:
     from vivace.model.tokenizer import Tokenizer
-
-# Ends of a message or of the text; a model may name several.
-_GGUF_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, name: str | None = None, weights: str = KEEP) -> Checkpoint:
@@ -77,7 +75,7 @@ def _load_gguf(path: Path, name: str | None) -> Checkpoint:
         raise ModelError(f"{source}: has {tokens} tokens, but the vocabulary of the model is {spec.vocab}")
     ids = Keys(source, file.metadata, "tokenizer.ggml.")
     spec = _with_special_tokens(
-        spec, ids, "bos_token_id", [ids.integer(key, low=0, high=1 << 32) for key in _GGUF_ENDS if key in ids]
+        spec, ids, "bos_token_id", [ids.integer(key, low=0, high=1 << 32) for key in GGUF_END_KEYS if key in ids]
     )
     matrices, vectors = assemble(file, spec, family.gguf_names, interleaved=family.gguf_interleaved, norm_offset=0.0)
 

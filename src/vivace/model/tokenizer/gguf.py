@@ -13,10 +13,17 @@ from vivace.model.keys import Keys
 from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe, encoder
 from vivace.model.tokenizer.sentencepiece import SentencePieceBPE
 from vivace.model.tokenizer.tokenizer import EncodePlain, Tokenizer
-from vivace.model.tokenizer.vocabulary import ENDS_A_TURN, Kind, SpacePrefix, Spelling, Swallows, Vocabulary
+from vivace.model.tokenizer.vocabulary import (
+    ENDS_A_TURN,
+    GGUF_END_KEYS,
+    Kind,
+    SpacePrefix,
+    Spelling,
+    Swallows,
+    Vocabulary,
+)
 
 _SOURCE = "GGUF metadata"
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 _NAMED = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -63,7 +70,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object]) -> Tokenizer:
         return keys.integer(key, low=0, high=len(tokens) - 1) if key in keys else None
 
     named = {name: tokens[found] for name, key in _NAMED.items() if (found := token(key)) is not None}
-    ends = [found for key in _END_KEYS if (found := token(key)) is not None]
+    ends = [found for key in GGUF_END_KEYS if (found := token(key)) is not None]
     ends += [i for i, kind in enumerate(kinds) if kind == Kind.CONTROL and tokens[i] in ENDS_A_TURN]
     adds_bos = keys.flag("add_bos_token", adds_bos)
     if adds_bos and token("bos_token_id") is None:

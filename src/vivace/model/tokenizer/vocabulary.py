@@ -8,6 +8,8 @@ from enum import IntEnum
 from functools import cache
 from typing import Literal
 
+# Keys of GGUF files (after "tokenizer.ggml.") that name ends of a message or of the text; a model may have several.
+GGUF_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Control tokens by these names end a turn even where the file names another one as EOS.
 ENDS_A_TURN = frozenset(
     ("<|im_end|>", "<|endoftext|>", "<end_of_turn>", "<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|end|>")

@@ -1,0 +1,21 @@
+# Fails when a file compiled for one instruction set defines code that is not its own: of several copies the linker
+# keeps any, which then runs on processors that lack the instructions. NM lists the symbols of LIBRARY.
+execute_process(COMMAND ${NM} -A -C ${LIBRARY} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+set(checked "")
+foreach(isa avx2 avxvnni avx512 neon)
+  string(REGEX MATCHALL "[^\n]*_${isa}\\.cc\\.o:[^\n]*" own "${symbols}")
+  if(own)
+    list(APPEND checked ${isa})
+  endif()
+  list(FILTER own INCLUDE REGEX ":[0-9a-f]* +[VWu] ")
+  list(FILTER own EXCLUDE REGEX "vivace::${isa}::|DW\\.ref\\.")
+  if(own)
+    list(JOIN own "\n" own)
+    message(FATAL_ERROR "code that other files may share, compiled for ${isa}; inline it always or give it internal "
+                        "linkage:\n${own}")
+  endif()
+endforeach()
+if(NOT checked)
+  message(FATAL_ERROR "no file of ${LIBRARY} is compiled for an instruction set")
+endif()
+message("checked: ${checked}")
