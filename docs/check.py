@@ -1,4 +1,4 @@
-"""Checks the documentation: links lead to files, and the commands in it parse."""
+"""Checks the documentation: links lead to files and headings, and the commands in it parse."""
 
 from __future__ import annotations
 
@@ -16,15 +16,25 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 def faults(page: Path) -> list[str]:
     text = page.read_text()
-    found = [
-        f"no such file: {link}" for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (page.parent / link).exists()
-    ]
+    found = []
+    for link, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", text):
+        target = page.parent / link if link else page
+        if not target.exists():
+            found.append(f"no such file: {link}")
+        elif heading and heading not in _headings(target):
+            found.append(f"no such heading: {link}#{heading}")
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M):
         for line in block.splitlines():
             words = shlex.split(line.split("|")[-1].split(" > ")[0], comments=True)
             if words[:1] == ["vivace"] and len(words) > 1:
                 found += _parse(words[1:])
     return found
+
+
+def _headings(page: Path) -> set[str]:
+    """The names by which links lead to the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def _parse(words: list[str]) -> list[str]:

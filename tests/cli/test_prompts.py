@@ -111,7 +111,10 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, cut: int) 
     assert missing(file) == [2, 3] and file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("content", ["some text\n", "some text", '{"text": "a"}', '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'])
+@pytest.mark.parametrize(
+    "content",
+    ["some text\n", "some text", '{"text": "a"}', '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'],
+)
 def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "o.jsonl"
     file.write_text(content)

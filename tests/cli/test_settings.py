@@ -106,7 +106,7 @@ def test_an_unknown_key_is_named(name: str, tmp_path: Path) -> None:
 def test_what_is_no_yaml(text: str, tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(text)
-    with pytest.raises(UsageError, match="c.yaml: is not YAML"):
+    with pytest.raises(UsageError, match=r"c\.yaml: is not YAML"):
         ALL["run"].parser().parse(["model", "--config", str(file)])
 
 

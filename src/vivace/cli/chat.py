@@ -122,7 +122,8 @@ class Conversation:
     def _set(self, words: str) -> None:
         if not words:
             values = {name: getattr(self.args, name.replace("-", "_")) for name in (*SAMPLING, *REPEATED)}
-            note("\n".join(f"{name:15}{value}" for name, value in values.items()))
+            width = max(map(len, values))
+            note("\n".join(f"{name:{width}}  {value}" for name, value in values.items()))
             return
         name, _, value = words.partition(" ")
         name = "n" if name in ("tokens", "max-tokens", "max_tokens") else name.replace("_", "-")

@@ -14,7 +14,7 @@ from vivace.cli import help
 from vivace.cli.config import from_environment, from_file, key
 from vivace.core.names import hint
 
-MODEL = "alias (see `vivace models`), .gguf file, folder of safetensors, or user/repo[:quant] of the hub"
+MODEL = "name (see `vivace models`), .gguf file, folder of safetensors, or user/repo[:quant] of the hub"
 
 _NO_VARIABLE = ("help", "config", "dump_config")
 
