@@ -11,11 +11,7 @@
 
 #include "packed_layout.h"
 
-#ifdef VIVACE_SANITIZED  // instrumented code, all inlined, takes many minutes to compile
-#define VIVACE_INLINE inline
-#else
 #define VIVACE_INLINE [[gnu::always_inline]] inline
-#endif
 
 namespace vivace::matmul_kernel {
 
