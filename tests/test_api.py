@@ -161,6 +161,7 @@ def test_a_failed_request_raises_and_hands_over_the_others():
         ({"ignore_eos": 1}, "ignore_eos must be True or False"),
         ({"seed": None}, "seed must be an integer"),
         ({"n": 0}, "n must be an integer of at least 1"),
+        ({"n": 10**9}, "n must be an integer of at most 16384"),
         ({"logprobs": -1}, "logprobs must"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens 9 is more than max_tokens 8"),
         ({"typical_p": 0}, "typical_p must be a number above 0"),

@@ -39,7 +39,15 @@ def test_save_and_load(talk: Talk, tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == talk.messages
 
 
-BAD = ['{"role": 1}', "[1]", '[{"role": "user"}]', '[{"role": "user", "content": 1}]', "{", "3"]
+def test_what_cannot_be_encoded_is_saved_as_an_escape(talk: Talk, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text('[{"role": "user", "content": "\\ud800"}]')
+    talk.take(f"/load {file}")
+    talk.take(f"/save {file}")
+    assert json.loads(file.read_text()) == talk.messages and talk.messages[0]["content"] == "\ud800"
+
+
+BAD = ['{"role": 1}', "[1]", '[{"role": "user"}]', '[{"role": "user", "content": 1}]', "{", "3", "[" * 100_000]
 
 
 @pytest.mark.parametrize("data", BAD)

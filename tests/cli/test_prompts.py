@@ -113,7 +113,15 @@ def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, cut: int) 
 
 @pytest.mark.parametrize(
     "content",
-    ["some text\n", "some text", '{"text": "a"}', '{"text": "a"}\n', "3\n", '{"key": "a", "samples": "many"}\n'],
+    [
+        "some text\n",
+        "some text",
+        '{"text": "a"}',
+        '{"text": "a"}\n',
+        "3\n",
+        '{"key": "a", "samples": "many"}\n',
+        "[" * 100_000 + "\n",
+    ],
 )
 def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> None:
     file = tmp_path / "o.jsonl"
@@ -121,6 +129,14 @@ def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> N
     with pytest.raises(ValueError, match="holds other things than answers"):
         Answers(str(file), SETTING)
     assert file.read_text() == content
+
+
+def test_what_cannot_be_encoded_is_kept_as_an_escape(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    answers = Answers(str(file), SETTING)
+    answers.add(LINES[0], [{"id": "\ud800"}])
+    answers.close()
+    assert json.loads(file.read_text())["id"] == "\ud800" and missing(file) == [2, 3]
 
 
 def test_answers_are_json(tmp_path: Path) -> None:

@@ -136,3 +136,11 @@ def test_an_alias_is_listed_with_its_target(models: Path) -> None:
     aliases.add("gone", "/no/such.gguf")
     assert (listed("mine").kind, listed("mine").size, listed("mine").about) == ("alias", 5, str(models / "x.gguf"))
     assert listed("gone").path is None
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '{"a": 5}', "[" * 100_000])
+def test_a_bad_file_of_aliases_is_named(content: str) -> None:
+    aliases.file().parent.mkdir(parents=True, exist_ok=True)
+    aliases.file().write_text(content)
+    with pytest.raises(ModelError, match="correct or delete it"):
+        aliases.read()

@@ -58,7 +58,8 @@ class Answers:
     def add(self, line: Line, records: list[dict[str, Any]]) -> None:
         """All completions of a line. Raises OSError when they cannot all be written; then nothing is."""
         marks = {"key": self.key(line), "samples": len(records)}
-        data = "".join(json.dumps(r | marks, ensure_ascii=False) + "\n" for r in records).encode()
+        text = "".join(json.dumps(r | marks, ensure_ascii=False) + "\n" for r in records)
+        data = text.encode(errors="backslashreplace")  # a lone surrogate, as JSON escapes it
         before, left = self._out.seek(0, os.SEEK_END), memoryview(data)
         try:
             while left:  # a full disk takes a part first, and refuses the rest
@@ -74,7 +75,7 @@ class Answers:
         try:
             record = json.loads(text)
             return str(record["key"]), max(int(record["samples"]), 1)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise self._foreign() from None
 
     def _foreign(self) -> ValueError:

@@ -139,13 +139,14 @@ class Conversation:
         setattr(self.args, name.replace("-", "_"), made)
 
     def _save(self, file: str) -> None:
-        Path(_named(file)).write_text(json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n")
+        text = json.dumps(self.messages, ensure_ascii=False, indent=1) + "\n"
+        Path(_named(file)).write_bytes(text.encode(errors="backslashreplace"))  # a lone surrogate, as JSON escapes it
         note(f"{len(self.messages)} messages written to {file}")
 
     def _load(self, file: str) -> None:
         try:
             self.messages = _checked(json.loads(Path(_named(file)).read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             raise ValueError(f"{file}: is not JSON") from None
         note(f"{len(self.messages)} messages read from {file}")
 

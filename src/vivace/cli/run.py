@@ -19,6 +19,7 @@ from vivace.cli.generation import (
 )
 from vivace.cli.parser import Parser, UsageError, text, whole
 from vivace.cli.terminal import emit, note
+from vivace.core.request import MAX_SAMPLES
 
 if TYPE_CHECKING:
     from vivace.api import LLM
@@ -50,7 +51,9 @@ def parser() -> Parser:
     )
     add_sampling_options(made)
     output = made.add_argument_group("output")
-    output.add_argument("--samples", metavar="N", type=whole(1), default=1, help="completions of each prompt")
+    output.add_argument(
+        "--samples", metavar="N", type=whole(1, MAX_SAMPLES), default=1, help="completions of each prompt"
+    )
     output.add_argument("--json", action="store_true", help="JSON instead of text, an object a completion")
     output.add_argument("--logprobs", metavar="K", type=whole(0), help="in JSON: the K most probable of each token")
     output.add_argument("--ids", action="store_true", help="token ids instead of text")

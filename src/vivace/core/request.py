@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+MAX_SAMPLES = 1 << 14  # completions of one prompt
 FinishReason = Literal["stop", "length", "stop_sequence", "cancelled", "error"]
 
 

@@ -45,7 +45,7 @@ def read(source: str) -> Prompts:
 def _prompt(line: str, source: str) -> str:
     try:
         prompt = json.loads(line)["prompt"]
-    except (json.JSONDecodeError, TypeError, KeyError):
+    except (json.JSONDecodeError, TypeError, KeyError, RecursionError):
         prompt = None
     if not isinstance(prompt, str) or not prompt:
         raise ValueError(f'{source}: each line must be an object like {{"prompt": "text"}}, not {line[:60]}')

@@ -24,7 +24,7 @@ def read() -> dict[str, str]:
         data = json.loads(file().read_text())
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise ModelError(f"{file()}: cannot be read as JSON; correct or delete it") from None
     if not isinstance(data, dict) or not all(isinstance(target, str) for target in data.values()):
         raise ModelError(f"{file()}: must be an object of names and models; correct or delete it")

@@ -34,7 +34,7 @@ def list_files(repo: str) -> tuple[list[tuple[str, int, str | None]], str]:
         return files, str(data["sha"])
     except HTTPError as error:
         raise ModelError(_meaning(error, repo)) from None
-    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{_endpoint()} gives no list of files: {_reason(error)}") from None
 
 

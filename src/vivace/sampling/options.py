@@ -9,7 +9,7 @@ from operator import index
 from typing import Any
 
 from vivace.core.names import hint
-from vivace.core.request import STAGES, Sampling, Span
+from vivace.core.request import MAX_SAMPLES, STAGES, Sampling, Span
 
 Check = Callable[[Any], Any]
 
@@ -24,7 +24,7 @@ class PromptOptions:
     spans: tuple[Span, ...] = ()
 
 
-def _integer(low: int | None = None) -> Check:
+def _integer(low: int | None = None, high: int | None = None) -> Check:
     def check(value: Any) -> int:
         if isinstance(value, bool):
             raise ValueError("an integer")
@@ -34,6 +34,8 @@ def _integer(low: int | None = None) -> Check:
             raise ValueError("an integer") from None
         if low is not None and number < low:
             raise ValueError(f"an integer of at least {low}")
+        if high is not None and number > high:
+            raise ValueError(f"an integer of at most {high}")
         return number
 
     return check
@@ -163,7 +165,7 @@ _CHECKS: dict[str, Check] = {
     "logprobs": _or_none(_integer(0)),
     "prompt_logprobs": _or_none(_integer(0)),
     "skip_special_tokens": _switch,
-    "n": _integer(1),
+    "n": _integer(1, MAX_SAMPLES),
     "add_special_tokens": _switch,
     "spans": _spans,
 }
