@@ -77,10 +77,12 @@ class ConvertedMatrix(StoredMatrix):
 def type_at_load(name: str, matrix: StoredMatrix, weights: str, tied_head: bool) -> str:
     """The type that matrix `name` of a model gets when its `weights` are asked for in that type.
 
-    What is quantised already stays, and so do rows that the block does not divide. The matrix of the head decides
-    over every token and is seldom more than a fifth of the weights: it gets at least eight bits.
+    What is quantised already stays, and so do rows that the block does not divide, and an embedding that is not the
+    head: a step looks a few of its rows up in the file. The matrix of the head decides over every token and is seldom
+    more than a fifth of the weights: it gets at least eight bits.
     """
-    if weights == KEEP or matrix.type not in FLOAT_TYPES:
+    looked_up = name == "embed" and not tied_head
+    if weights == KEEP or matrix.type not in FLOAT_TYPES or looked_up:
         return matrix.type
     is_head = name == ("embed" if tied_head else "head")
     kind = DEFAULT if is_head and weights not in FLOAT_TYPES else weights
