@@ -13,6 +13,7 @@ import pytest
 from vivace.cli.commands import COMMANDS
 from vivace.cli.completion import FILES, SCRIPTS, bash_candidates, candidates
 from vivace.model import aliases, catalogue
+from vivace.ops import registry
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def after(line: str) -> list[str]:
         ("bench m -o js", ["json", "jsonl"]),
         ("bench m --output=js", ["--output=json", "--output=jsonl"]),
         ("bench m --against ", ["llama.cpp", "transformers", "openvino"]),
-        ("ops --isa ", ["portable", "avx2", "avx512"]),
+        ("ops --isa ", list(registry.ISAS)),
         ("ops test --op ma", ["matmul"]),
         ("help models r", ["rm"]),
         ("nonsense ", []),
