@@ -85,7 +85,7 @@ def shim(tmp_path: Path) -> dict[str, str]:
     """An environment in which `vivace` is this one."""
     program = tmp_path / "bin" / "vivace"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vivace.cli "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m vivace "$@"\n')
     program.chmod(0o755)
     return os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
 

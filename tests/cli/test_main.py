@@ -16,7 +16,7 @@ from vivace.cli.commands import COMMANDS
 from vivace.core.machine import default_threads
 from vivace.ops import registry
 
-COMMAND = [sys.executable, "-m", "vivace.cli"]
+COMMAND = [sys.executable, "-m", "vivace"]
 
 
 def vivace(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
