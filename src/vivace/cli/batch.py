@@ -1,4 +1,4 @@
-"""`vivace run` for many prompts: they share the engine's steps, and their answers come in order."""
+"""`vivace run` for many prompts: they share the engine's steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ AHEAD = 2  # times as many prompts are in the engine as it runs at once
 Encode = Callable[[str | list[dict[str, Any]]], tuple[list[int], tuple["Span", ...]]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """A line on its way: one handle for each completion, or why there are none."""
 
@@ -49,10 +50,12 @@ class Job:
 
 
 class Batch:
-    """Runs lines of prompts; `write` gets the jobs in order, each as soon as it and those before it are done."""
+    """Runs lines of prompts; `write` gets each job as soon as it is done, `in_order` also those before it."""
 
-    def __init__(self, llm: LLM, args: argparse.Namespace, encode: Encode, write: Callable[[Job], None]) -> None:
-        self.llm, self.args, self.encode, self.write = llm, args, encode, write
+    def __init__(
+        self, llm: LLM, args: argparse.Namespace, encode: Encode, write: Callable[[Job], None], in_order: bool
+    ) -> None:
+        self.llm, self.args, self.encode, self.write, self.in_order = llm, args, encode, write, in_order
         self.failed = self.written = self.tokens = 0
         self.seconds = 0.0
 
@@ -63,8 +66,9 @@ class Batch:
         try:
             with StopOnInterrupt() as interrupt:
                 while not interrupt.stopped and self._fill(jobs, to_come):
-                    while jobs and jobs[0].done:
-                        self._write(jobs.popleft())
+                    for job in self._ready(jobs):
+                        jobs.remove(job)
+                        self._write(job)
                     engine.step()
                     now = perf_counter()
                     if now > told + REFRESH:
@@ -96,6 +100,10 @@ class Batch:
                 break
             jobs.append(self._start(line))
         return bool(jobs)
+
+    def _ready(self, jobs: deque[Job]) -> list[Job]:
+        done = takewhile if self.in_order else filter
+        return list(done(lambda job: job.done, jobs))
 
     def _start(self, line: Line) -> Job:
         from vivace.core.request import Request
@@ -136,7 +144,7 @@ def run(llm: LLM, args: argparse.Namespace, lines: Sequence[Line], encode: Encod
     def write(job: Job) -> None:
         _show(llm, args, job, answers)
 
-    batch = Batch(llm, args, encode, write)
+    batch = Batch(llm, args, encode, write, in_order=answers is None)
     try:
         complete = batch.run(lines)
     finally:
