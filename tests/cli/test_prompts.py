@@ -101,6 +101,16 @@ def test_what_is_answered_is_known(tmp_path: Path) -> None:
     assert missing(file) == []
 
 
+def test_one_run_at_a_time_adds_to_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    first = Answers(str(file), SETTING)
+    with pytest.raises(ValueError, match=r"o\.jsonl: another run adds to it; wait for it"):
+        Answers(str(file), SETTING)
+    first.close()
+    answer(file, LINES[1])
+    assert missing(file) == [1, 3]
+
+
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path, cut: int) -> None:
     file = tmp_path / "o.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections import Counter
@@ -18,10 +19,18 @@ class Answers:
     """Lines of JSON, appended as they come. `setting` is all that, beside a line's text, decides what its answer is."""
 
     def __init__(self, file: str, setting: Mapping[str, Any]) -> None:
-        """Drops what a killed process left half written. Raises ValueError for a file that holds something else."""
+        """Drops what a killed process left half written.
+
+        Raises ValueError for a file that holds something else, or that another process adds to.
+        """
         self._file, self._setting = Path(file), json.dumps(setting, sort_keys=True, ensure_ascii=False)
         self._known = Counter[str]()
-        data = self._file.read_bytes() if self._file.exists() else b""
+        self._out = self._file.open("ab", buffering=0)
+        try:
+            fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{self._file}: another run adds to it; wait for it, or give --out another file") from None
+        data = self._file.read_bytes()
         whole = position = 0
         found = Counter[str]()
         for text in data.splitlines(keepends=True):
@@ -37,7 +46,6 @@ class Answers:
                 whole = position
         if whole < len(data):
             os.truncate(self._file, whole)
-        self._out = self._file.open("ab", buffering=0)
 
     def missing(self, lines: Sequence[Line]) -> list[Line]:
         """The lines that are still to be answered; of equal ones each needs an answer of its own."""
