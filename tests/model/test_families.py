@@ -269,6 +269,13 @@ def test_older_keys_for_windows_and_rotation(tmp_path: Path) -> None:
     assert local is not None and full is not None and (local.theta, full.theta) == (1e4, 1e6)
 
 
+def test_heads_whose_size_is_null_have_their_share(tmp_path: Path) -> None:
+    """A family's own size stands for an absent key only, as in transformers."""
+    spec = saved(zoo_model("ernie-1to1"), tmp_path).spec
+    edit_config(tmp_path, head_dim=None)
+    assert load_checkpoint(tmp_path).spec == spec
+
+
 def test_fused_tensors_are_cut_without_a_copy(tmp_path: Path) -> None:
     checkpoint = saved(zoo_model("phi3-1to1-window"), tmp_path)
     q, k, v, gate, up = (checkpoint.matrices[f"blocks.1.{part}"].data for part in ("q", "k", "v", "gate", "up"))
