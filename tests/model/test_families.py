@@ -45,6 +45,7 @@ GEMMA_NAMES = GGUF_NAMES | {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+SEED_OSS_NAMES = GGUF_NAMES | {"post_attention_layernorm": "post_attention_norm"}
 
 
 def gguf_of(model: PreTrainedModel) -> tuple[dict[str, object], dict[str, Raw]]:
@@ -115,7 +116,7 @@ def _rope_of(
 
 def _gguf_name(name: str, arch: str) -> str:
     stem, suffix = name.rsplit(".", 1)
-    names = GEMMA_NAMES if arch.startswith("gemma") else GGUF_NAMES
+    names = GEMMA_NAMES if arch.startswith("gemma") else SEED_OSS_NAMES if arch == "seed_oss" else GGUF_NAMES
     if not stem.startswith("model.layers."):
         return f"{names[stem]}.{suffix}"
     _, _, block, part = stem.split(".", 3)
