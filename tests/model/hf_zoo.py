@@ -28,6 +28,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -67,6 +69,11 @@ def _qwen2(**sizes: object) -> PreTrainedModel:
 
 def _qwen3(**sizes: object) -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**(COMMON | {"max_position_embeddings": 512} | sizes)))
+
+
+def _seed_oss(**sizes: object) -> PreTrainedModel:
+    given = {"max_position_embeddings": 512, "rms_norm_eps": 1e-3}
+    return SeedOssForCausalLM(SeedOssConfig(**(COMMON | given | sizes)))
 
 
 def _smollm3(**sizes: object) -> PreTrainedModel:
@@ -170,6 +177,15 @@ ZOO = {
     ),
     "smollm3-2to1": lambda: _smollm3(
         **_sizes(64, 4, 4, 2, 96), rope_parameters={"rope_type": "default", "rope_theta": 900.0}
+    ),
+    "seed-oss-5to1-wide-heads": lambda: _seed_oss(
+        **_sizes(64, 2, 5, 1, 96),
+        head_dim=64,
+        rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+        tie_word_embeddings=True,
+    ),
+    "seed-oss-2to1-out-bias-alone": lambda: _seed_oss(
+        **_sizes(96, 3, 4, 2, 160), head_dim=32, attention_bias=False, attention_out_bias=True
     ),
     "gemma2-2to1": lambda: _gemma2(
         **_sizes(96, 3, 4, 2, 96),

@@ -26,6 +26,10 @@ _O200K = regex.compile(
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?:(?i:'s|'t|'re|'ve|'m|'ll|'d)|'ſ)?"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_SEED_CODER = regex.compile(
+    r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|'ſ"
+    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _TEKKEN = regex.compile(
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -47,6 +51,7 @@ def qwen2_words(text: str) -> list[str]:
 gpt2_words: Words = _GPT2.findall
 llama3_words: Words = _LLAMA3.findall
 o200k_words: Words = _O200K.findall
+seed_coder_words: Words = _SEED_CODER.findall
 tekken_words: Words = _TEKKEN.findall
 
 

@@ -45,6 +45,7 @@ GEMMA_NAMES = GGUF_NAMES | {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+SEED_OSS_NAMES = GGUF_NAMES | {"post_attention_layernorm": "post_attention_norm"}
 
 
 def gguf_of(model: PreTrainedModel) -> tuple[dict[str, object], dict[str, Raw]]:
@@ -115,7 +116,7 @@ def _rope_of(
 
 def _gguf_name(name: str, arch: str) -> str:
     stem, suffix = name.rsplit(".", 1)
-    names = GEMMA_NAMES if arch.startswith("gemma") else GGUF_NAMES
+    names = GEMMA_NAMES if arch.startswith("gemma") else SEED_OSS_NAMES if arch == "seed_oss" else GGUF_NAMES
     if not stem.startswith("model.layers."):
         return f"{names[stem]}.{suffix}"
     _, _, block, part = stem.split(".", 3)
@@ -267,6 +268,13 @@ def test_older_keys_for_windows_and_rotation(tmp_path: Path) -> None:
     edit_config(folder, rope_theta=None, rope_local_base_freq=None)
     local, full = (block.attention.rope for block in load_checkpoint(folder).spec.blocks[:2])
     assert local is not None and full is not None and (local.theta, full.theta) == (1e4, 1e6)
+
+
+def test_heads_whose_size_is_null_have_their_share(tmp_path: Path) -> None:
+    """A family's own size stands for an absent key only, as in transformers."""
+    spec = saved(zoo_model("ernie-1to1"), tmp_path).spec
+    edit_config(tmp_path, head_dim=None)
+    assert load_checkpoint(tmp_path).spec == spec
 
 
 def test_fused_tensors_are_cut_without_a_copy(tmp_path: Path) -> None:

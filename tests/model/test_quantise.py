@@ -76,6 +76,11 @@ def test_values_that_a_type_cannot_hold(kind: str) -> None:
             _ = ConvertedMatrix(kind, StoredMatrix("F32", 2, 32, values.view(np.uint8)), "the matrix").data
 
 
+def test_rows_that_no_block_divides() -> None:
+    with pytest.raises(ModelError, match="the matrix has rows of 48 values, which Q8_0 blocks of 32 do not divide"):
+        ConvertedMatrix("Q8_0", StoredMatrix("F32", 2, 48, np.zeros((2, 192), np.uint8)), "the matrix")
+
+
 @pytest.mark.parametrize("command", ["run", "chat", "bench"])
 def test_the_command_line_knows_the_types(command: str) -> None:
     assert WEIGHT_TYPES == WEIGHTS

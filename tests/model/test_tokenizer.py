@@ -18,6 +18,7 @@ from slow_bpe import (
     llama3_words,
     o200k_words,
     qwen2_words,
+    seed_coder_words,
     smollm_words,
     tekken_words,
 )
@@ -27,6 +28,7 @@ from vivace.core.text import TextStream
 from vivace.model.errors import ModelError
 from vivace.model.load.gguf import GGUFFile
 from vivace.model.tokenizer import Tokenizer
+from vivace.model.tokenizer.byte_level import PRE_TOKENIZERS, byte_level_bpe
 
 MODELS = Path(os.environ.get("VIVACE_MODELS") or Path.home() / ".cache" / "vivace" / "models")
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1"
@@ -248,6 +250,7 @@ WORDS = {
     "llama-bpe": llama3_words,
     "gpt-4o": o200k_words,
     "tekken": tekken_words,
+    "seed-coder": seed_coder_words,
     "gpt-2": gpt2_words,
 }
 
@@ -261,6 +264,18 @@ def test_byte_level_without_files(pre: str, words) -> None:
     assert not differing(made.encode, plain.encode)[:3]
     assert not differing(lambda text: made.encode(text, parse_special=True), special.encode)[:3]
     assert all(made.decode(made.encode(text)) == made.normalise(text) for text in varied_texts())
+
+
+@pytest.mark.parametrize(("pre", "words"), WORDS.items(), ids=list(WORDS))
+def test_words_where_no_pair_is_joined(pre: str, words) -> None:
+    """Ends of words that no merge of a small vocabulary would cross."""
+    backend = byte_level_bpe(["a"], [], PRE_TOKENIZERS[pre], "x")
+
+    def cut(text: str) -> list[str]:
+        text = backend.normalizer.normalize_str(text) if backend.normalizer else text
+        return [text[begin:end] for _, (begin, end) in backend.pre_tokenizer.pre_tokenize_str(text)]
+
+    assert not differing(cut, words)[:3]
 
 
 def test_a_word_that_is_a_token_stays_whole_where_it_should() -> None:

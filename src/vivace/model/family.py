@@ -159,11 +159,12 @@ def gguf_dimensions(keys: Keys, tensors: Tensors, reads: frozenset[str] = frozen
 
 
 def folder_dimensions(config: Keys, head_dim: int | None = None) -> Dimensions:
-    """Sizes from the keys of config.json; `head_dim` where it is not stated, else the share of each head."""
+    """Sizes from the keys of config.json; `head_dim` where it is absent, else the share of each head, as for null."""
     if "quantization_config" in config:
         config.fail("quantization_config", "is not supported; use a folder of F32, F16 or BF16 weights, or a GGUF file")
     hidden = config.integer("hidden_size", high=1 << 20)
     heads = config.integer("num_attention_heads", high=_MAX_HEADS)
+    default = None if config.is_null("head_dim") else head_dim
     return _checked(
         config,
         "num_key_value_heads",
@@ -173,7 +174,7 @@ def folder_dimensions(config: Keys, head_dim: int | None = None) -> Dimensions:
             layers=config.integer("num_hidden_layers", high=_MAX_LAYERS),
             heads=heads,
             kv_heads=config.integer("num_key_value_heads", heads, high=_MAX_HEADS),
-            head_dim=config.integer("head_dim", head_dim or _share(hidden, heads), high=1 << 14),
+            head_dim=config.integer("head_dim", default or _share(hidden, heads), high=1 << 14),
             feed_forward=config.integer("intermediate_size"),
             norm_eps=config.number("rms_norm_eps", high=1.0),
             context=config.integer("max_position_embeddings", high=_MAX_CONTEXT),

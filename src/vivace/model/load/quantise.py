@@ -39,13 +39,17 @@ class ConvertedMatrix(StoredMatrix):
     """A matrix in another type than its file's, in the order of its rows as the model reads them.
 
     It is converted anew whenever its `data` is asked for, and keeps none of it: that is once, when it is packed.
-    `what` names the matrix in the ModelError for values that the type cannot hold.
+    `what` names the matrix in the ModelError for rows that the type does not divide and values it cannot hold.
     """
 
     def __init__(self, kind: str, stored: StoredMatrix, what: str) -> None:
         for name, value in (("type", kind), ("rows", stored.rows), ("cols", stored.cols), ("row_order", None)):
             object.__setattr__(self, name, value)
         self._stored, self._what = stored, what
+        try:
+            row_bytes(kind, stored.cols)
+        except ValueError as error:
+            raise ModelError(f"{what} {error}") from None
 
     @property
     def data(self) -> Bytes:

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 _ENDS = r"'s|'t|'re|'ve|'m|'ll|'d"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_ON_ITS_LINE = _REST.replace(r"+[\r\n]*", "+")
 _REST_WITH_SLASH = _REST.replace(r"[\r\n]*", r"[\r\n/]*")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
-def _words(digits: str) -> str:
+def _words(digits: str, rest: str = _REST) -> str:
     """Words with the sign before them, English endings, and numbers in groups of `digits`."""
-    return rf"(?i:{_ENDS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{_REST}"
+    return rf"(?i:{_ENDS})|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{rest}"
 
 
 def _cased_words(ending: str, digits: str) -> str:
@@ -49,6 +50,7 @@ PRE_TOKENIZERS = {
     "dbrx": PreTokenizer(split=_LLAMA3.split),  # Phi-4
     "gpt-4o": PreTokenizer(split=_cased_words(f"(?i:{_ENDS})?", r"\p{N}{1,3}")),  # Phi-4-mini
     "tekken": PreTokenizer(split=_cased_words("", r"\p{N}"), whole_words=True, adds_bos=True),  # Mistral Nemo
+    "seed-coder": PreTokenizer(split=_words(r"\p{N}", _REST_ON_ITS_LINE)),  # Seed-OSS
     "gpt-2": PreTokenizer(),
 }
 
