@@ -64,10 +64,9 @@ def load(
     threads = default_threads() if threads is None else _at_least_one("threads", threads, MAX_THREADS)
     start = perf_counter()
     from vivace.model.catalogue import resolve
-    from vivace.model.load import default_weights, load_checkpoint
+    from vivace.model.load import load_checkpoint
 
-    path = resolve(model)
-    checkpoint = load_checkpoint(path, weights=default_weights(path) if weights is None else weights)
+    checkpoint = load_checkpoint(resolve(model), weights=weights)
     context = _context(context, checkpoint.spec)
     checkpoint = checkpoint.for_context(context)
     pages = pages_of(max(context, CACHE_TOKENS))

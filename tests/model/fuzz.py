@@ -30,7 +30,7 @@ from fuzz_samples import Files, Model, sample, write
 from vivace.core.step import Segment, StepRequest
 from vivace.model.chat_template import ChatError
 from vivace.model.errors import ModelError
-from vivace.model.load.quantise import KEEP, WEIGHTS
+from vivace.model.load.convert import KEEP, WEIGHTS
 
 SECONDS = 20  # of a case, sanitizers included; most take milliseconds
 MEMORY = 256 << 20  # that the peak may grow by in a group of cases

@@ -37,7 +37,7 @@ from transformers import (
 from vivace.model.families import of_model_type
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
-from vivace.model.load.quantise import ConvertedMatrix
+from vivace.model.load.convert import ConvertedMatrix
 from vivace.model.load.tensors import Tensor
 from vivace.model.weights import Checkpoint
 

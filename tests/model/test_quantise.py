@@ -23,8 +23,9 @@ from vivace.exec.reference import ReferenceExecutor
 from vivace.measure.kl import mean_kl
 from vivace.model.errors import ModelError
 from vivace.model.load import load_checkpoint
+from vivace.model.load.convert import KEEP, WEIGHTS, ConvertedMatrix
 from vivace.model.load.dequantise import dequantise
-from vivace.model.load.quantise import KEEP, WEIGHTS, ConvertedMatrix, quantise
+from vivace.model.load.quantise import quantise
 from vivace.model.load.tensors import FLOAT_TYPES
 from vivace.model.weights import Checkpoint, StoredMatrix
 

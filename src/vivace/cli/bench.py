@@ -87,12 +87,11 @@ def run(args: argparse.Namespace) -> int:
     from vivace.measure.profile import profile
     from vivace.measure.speed import EngineRunner, Interrupted, pages_needed
     from vivace.model.catalogue import resolve
-    from vivace.model.load import default_weights, load_checkpoint
+    from vivace.model.load import load_checkpoint
 
     threads = args.threads or default_threads()
     warn_of_threads(args.threads)
-    path = resolve(args.model)
-    checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
+    checkpoint = load_checkpoint(resolve(args.model), weights=args.weights)
     try:
         for test in tests:
             test.check(checkpoint.spec.max_context, MAX_ROWS)
@@ -164,13 +163,12 @@ def _prompts(args: argparse.Namespace) -> int:
     from vivace.measure import machine, real_prompts, report
     from vivace.measure.speed import Interrupted
     from vivace.model.catalogue import resolve
-    from vivace.model.load import default_weights, load_checkpoint
+    from vivace.model.load import load_checkpoint
 
     prompts = real_prompts.read(args.prompts)
     threads = args.threads or default_threads()
     warn_of_threads(args.threads)
-    path = resolve(args.model)
-    checkpoint = load_checkpoint(path, weights=args.weights or default_weights(path))
+    checkpoint = load_checkpoint(resolve(args.model), weights=args.weights)
     checkpoint = checkpoint.for_context(checkpoint.spec.short_context)
     executor = NativeExecutor(checkpoint, threads=threads, capacity_pages=pages_of(CACHE_TOKENS))
     with LLM(executor, checkpoint.tokenizer, weights_bytes=checkpoint.weights_bytes, prefix_cache=False) as llm:

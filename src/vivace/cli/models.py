@@ -148,8 +148,8 @@ def describe(model: str) -> dict[str, Any]:
     """What there is to know about a model's files, without loading the weights."""
     from vivace.kv.spec import KVSpec
     from vivace.model import catalogue
-    from vivace.model.load import default_weights, load_checkpoint
-    from vivace.model.load.quantise import type_at_load
+    from vivace.model.load import load_checkpoint
+    from vivace.model.load.convert import default_weights, type_at_load
 
     path = catalogue.resolve(model)
     checkpoint, weights = load_checkpoint(path), default_weights(path)

@@ -12,7 +12,7 @@ from vivace import _native
 from vivace.exec.rope import rope_table
 from vivace.kv.plain import reserve
 from vivace.model.spec import RopeSpec
-from vivace.model.weights import Checkpoint, StoredMatrix
+from vivace.model.weights import Checkpoint, Matrix
 
 PARTS = ("q", "k", "v", "o", "gate", "up", "down")  # of a block, in the order of execution
 
@@ -68,12 +68,12 @@ def address(array: NDArray[Any]) -> int:
     return where
 
 
-def _packed_bytes(matrix: StoredMatrix) -> int:
+def _packed_bytes(matrix: Matrix) -> int:
     tiles = -(-matrix.rows // 16)
     return tiles * _native.tile_bytes(matrix.type, matrix.cols)
 
 
-def _pack(matrix: StoredMatrix, target: int, pool: _native.Pool) -> None:
+def _pack(matrix: Matrix, target: int, pool: _native.Pool) -> None:
     order = None if matrix.row_order is None else np.ascontiguousarray(matrix.row_order, np.int64)
     data, source = matrix.data, matrix.source
     _native.pack_matrix(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,39 @@ if TYPE_CHECKING:
     from vivace.model.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class StoredMatrix:
+class Matrix(Protocol):
     """A matrix of `rows` x `cols` values in the blocks of `type` (GGUF type name: "F32", "Q4_K", ...).
 
-    `data` is uint8 [rows, bytes of a row], most often a view of a mapped file. `row_order`, when given, is the
-    stored row to read for each row of the matrix (families whose files keep rows in another order).
+    `data` is uint8 [rows, bytes of a row]; it may be made anew whenever it is asked for. `row_order`, when given, is
+    the row of `data` to read for each row of the matrix. `nbytes` is the size of `data`. `source` is what lies in
+    memory or in a mapped file: what `data` is, or is made from.
+    """
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def cols(self) -> int: ...
+    @property
+    def data(self) -> NDArray[np.uint8]: ...
+    @property
+    def row_order(self) -> NDArray[np.int64] | None: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def source(self) -> NDArray[np.uint8]: ...
+
+    def dequantise(self, first: int = 0, last: int | None = None) -> NDArray[np.float32]:
+        """Rows first..last as float32 [last - first, cols]."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoredMatrix:
+    """A matrix as it is stored. `data` is most often a view of a mapped file.
+
+    Families whose files keep rows in another order have a `row_order`.
     """
 
     type: str
@@ -31,7 +58,6 @@ class StoredMatrix:
     row_order: NDArray[np.int64] | None = None
 
     def dequantise(self, first: int = 0, last: int | None = None) -> NDArray[np.float32]:
-        """Rows first..last as float32 [last - first, cols]."""
         from vivace.model.load.dequantise import dequantise
 
         last = self.rows if last is None else last
@@ -44,7 +70,6 @@ class StoredMatrix:
 
     @property
     def source(self) -> NDArray[np.uint8]:
-        """The bytes that `data` is made from: the same ones, unless the matrix is converted at load."""
         return self.data
 
 
@@ -56,7 +81,7 @@ class Checkpoint:
     path: str
     fingerprint: str  # identifies the weights: changes when the file's contents do
     spec: ModelSpec
-    matrices: Mapping[str, StoredMatrix]
+    matrices: Mapping[str, Matrix]
     vectors: Mapping[str, NDArray[np.float32]]
     make_tokenizer: Callable[[], Tokenizer]
     file_bytes: int

@@ -18,9 +18,8 @@ _NOTHING = np.float32(-1e3)  # a logit so far below the largest has a probabilit
 class Temperature:
     """Divides the distances from the largest logit."""
 
+    name, keeps_argmax = "temperature", True
     temperature: float
-    name: str = "temperature"
-    keeps_argmax: bool = True
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
@@ -33,9 +32,8 @@ class Temperature:
 class TopK:
     """Keeps the k largest."""
 
+    name, keeps_argmax = "top_k", True
     k: int
-    name: str = "top_k"
-    keeps_argmax: bool = True
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         if self.k >= len(candidates.ids):
@@ -47,9 +45,8 @@ class TopK:
 class TopP:
     """Keeps the most probable tokens until together they reach p; the one that crosses it stays."""
 
+    name, keeps_argmax = "top_p", True
     p: float
-    name: str = "top_p"
-    keeps_argmax: bool = True
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
@@ -63,9 +60,8 @@ class TypicalP:
     The most probable token may go.
     """
 
+    name, keeps_argmax = "typical_p", False
     p: float
-    name: str = "typical_p"
-    keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         distance = candidates.logits - candidates.logits.max()  # log-probability, but for a constant
@@ -81,9 +77,8 @@ class TypicalP:
 class MinP:
     """Keeps tokens at least `p` times as probable as the most probable one."""
 
+    name, keeps_argmax = "min_p", True
     p: float
-    name: str = "min_p"
-    keeps_argmax: bool = True
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
@@ -94,9 +89,8 @@ class MinP:
 class TopNSigma:
     """Keeps logits at most n standard deviations (of the possible tokens' logits) below the largest."""
 
+    name, keeps_argmax = "top_n_sigma", True
     n: float
-    name: str = "top_n_sigma"
-    keeps_argmax: bool = True
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         logits = candidates.logits
@@ -110,12 +104,11 @@ class TopNSigma:
 class Xtc:
     """Excludes top choices: with a probability, drops all tokens of at least `threshold` but the least probable one."""
 
+    name, keeps_argmax = "xtc", False
     probability: float
     threshold: float
     seed: int
     sample: int
-    name: str = "xtc"
-    keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         if uniform(self.seed, self.sample, context.position, XTC) >= self.probability:

@@ -14,9 +14,8 @@ from vivace.slots.logits import Candidates, Context
 class RepetitionPenalty:
     """Divides the positive and multiplies the negative logits of all tokens so far, the prompt's included."""
 
+    name, keeps_argmax = "repetition_penalty", False
     penalty: float
-    name: str = "repetition_penalty"
-    keeps_argmax: bool = False
     _seen: TokenCounts = field(default_factory=lambda: TokenCounts(with_prompt=True))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
@@ -31,9 +30,8 @@ class RepetitionPenalty:
 class PresencePenalty:
     """Takes `penalty` from the logits of all tokens generated so far."""
 
+    name, keeps_argmax = "presence_penalty", False
     penalty: float
-    name: str = "presence_penalty"
-    keeps_argmax: bool = False
     _generated: TokenCounts = field(default_factory=lambda: TokenCounts(with_prompt=False))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
@@ -47,9 +45,8 @@ class PresencePenalty:
 class FrequencyPenalty:
     """Takes `penalty` from the logits of tokens for each time they were generated."""
 
+    name, keeps_argmax = "frequency_penalty", False
     penalty: float
-    name: str = "frequency_penalty"
-    keeps_argmax: bool = False
     _generated: TokenCounts = field(default_factory=lambda: TokenCounts(with_prompt=False))
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:

@@ -19,9 +19,8 @@ def id_array(ids: Sequence[int]) -> Int32:
 class AllowedIds:
     """No other tokens."""
 
+    name, keeps_argmax = "allowed_token_ids", False
     ids: Int32
-    name: str = "allowed_token_ids"
-    keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         places, _ = candidates.locate(self.ids)
@@ -32,9 +31,8 @@ class AllowedIds:
 class BannedIds:
     """None of these tokens."""
 
+    name, keeps_argmax = "banned_token_ids", False
     ids: Int32
-    name: str = "banned_token_ids"
-    keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         places, _ = candidates.locate(self.ids)
@@ -46,10 +44,9 @@ class BannedIds:
 class NoEndBefore:
     """None of these tokens, which end the text, before `count` were generated."""
 
+    name, keeps_argmax = "min_tokens", False
     ids: Int32
     count: int
-    name: str = "min_tokens"
-    keeps_argmax: bool = False
 
     def apply(self, candidates: Candidates, context: Context) -> Candidates:
         if context.generated < self.count:
@@ -62,10 +59,9 @@ class NoEndBefore:
 class LogitBias:
     """Adds to the logits of some tokens."""
 
+    name, keeps_argmax = "logit_bias", False
     ids: Int32
     bias: Float32
-    name: str = "logit_bias"
-    keeps_argmax: bool = False
 
     @staticmethod
     def of(biases: Sequence[tuple[int, float]]) -> LogitBias:

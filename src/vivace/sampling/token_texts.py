@@ -7,16 +7,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from vivace.core.text import TokenBytes
 from vivace.slots.logits import Int32
 
 
-class VocabularyBytes(Protocol):
+class VocabularyBytes(TokenBytes, Protocol):
     """The part of a tokenizer that is read."""
 
     @property
     def vocab_size(self) -> int: ...
-
-    def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes: ...
 
 
 class TokenTexts:

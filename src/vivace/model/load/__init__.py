@@ -15,49 +15,36 @@ from vivace.model.families import of_architecture, of_model_type
 from vivace.model.family import tensor_name
 from vivace.model.keys import Keys
 from vivace.model.load.assemble import assemble
+from vivace.model.load.convert import KEEP, WEIGHTS, converted, default_weights
 from vivace.model.load.fingerprint import fingerprint
-from vivace.model.load.quantise import DEFAULT, KEEP, WEIGHTS, ConvertedMatrix, type_at_load
 from vivace.model.load.safetensors import Folder
 from vivace.model.load.split import GGUFModel
 from vivace.model.spec import ModelSpec
 from vivace.model.tokenizer.vocabulary import GGUF_END_KEYS
-from vivace.model.weights import Checkpoint, StoredMatrix
+from vivace.model.weights import Checkpoint
 
 if TYPE_CHECKING:
     from vivace.model.tokenizer import Tokenizer
 
 
-def load_checkpoint(path: str | os.PathLike[str], *, name: str | None = None, weights: str = KEEP) -> Checkpoint:
+def load_checkpoint(path: str | os.PathLike[str], *, name: str | None = None, weights: str | None = KEEP) -> Checkpoint:
     """The model in a GGUF file (or any part of a split one) or in a folder with config.json and safetensors.
 
     Weights stay in the mapped files. `weights`, one of WEIGHTS, converts matrices stored as floats to that type
-    (see `quantise.type_at_load`); matrices that are quantised already stay as they are. The tokenizer is built when
-    first asked for. Raises ModelError with one line that names the file and the fact.
+    (see `convert.type_at_load`); matrices that are quantised already stay as they are; None is the default of the
+    kind of model (`convert.default_weights`). The tokenizer is built when first asked for. Raises ModelError with one
+    line that names the file and the fact.
     """
+    where = Path(path)
+    if weights is None:
+        weights = default_weights(where)
     if weights not in WEIGHTS:
         raise ModelError(f"weight type {shown(str(weights))} is not supported; supported: {', '.join(WEIGHTS)}")
-    where = Path(path)
     if not where.exists():
         raise ModelError(f"{where}: no such file or folder")
     if where.suffix == ".safetensors":
         raise ModelError(f"{where}: is only weights; give the folder that holds it and config.json")
-    checkpoint = _load_folder(where, name) if where.is_dir() else _load_gguf(where, name)
-    return checkpoint if weights == KEEP else _converted(checkpoint, weights)
-
-
-def default_weights(path: Path) -> str:
-    """How the weights of a model are loaded when nothing is said: folders hold floats, GGUF files what was chosen."""
-    return DEFAULT if path.is_dir() else KEEP
-
-
-def _converted(checkpoint: Checkpoint, weights: str) -> Checkpoint:
-    def converted(key: str, matrix: StoredMatrix) -> StoredMatrix:
-        kind = type_at_load(key, matrix, weights, checkpoint.spec.tied_head)
-        what = f"{checkpoint.path}: matrix '{key}'"
-        return matrix if kind == matrix.type else ConvertedMatrix(kind, matrix, what)
-
-    matrices = {key: converted(key, matrix) for key, matrix in checkpoint.matrices.items()}
-    return dataclasses.replace(checkpoint, fingerprint=f"{checkpoint.fingerprint}-{weights}", matrices=matrices)
+    return converted(_load_folder(where, name) if where.is_dir() else _load_gguf(where, name), weights)
 
 
 def _load_gguf(path: Path, name: str | None) -> Checkpoint:

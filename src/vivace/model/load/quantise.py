@@ -1,4 +1,4 @@
-"""Float rows to other stored types, so that a model of float weights takes less memory and runs on the int8 kernels."""
+"""Float rows to stored blocks, in numpy: each type as its format defines it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.errors import ModelError
-from vivace.model.load.dequantise import dequantise
-from vivace.model.load.tensors import BLOCKS, FLOAT_TYPES, row_bytes
-from vivace.model.weights import StoredMatrix
+from vivace.model.load.tensors import BLOCKS, row_bytes
 
 Bytes = NDArray[np.uint8]
 Float32 = NDArray[np.float32]
 
-KEEP = "keep"  # weights as they are stored
-DEFAULT = "Q8_0"
-_CHUNK_VALUES = 1 << 16  # the float32 copies stay in the caches
 _HALF_MAX = float(np.finfo(np.float16).max)
 
 
@@ -33,64 +27,6 @@ def quantise(kind: str, values: Float32) -> Bytes:
     if not np.isfinite(blocks.sum(dtype=np.float64)) or not np.isfinite(blocks).all():
         raise ValueError("has values that are not finite")
     return _ENCODERS[kind](blocks).reshape(rows, size)
-
-
-class ConvertedMatrix(StoredMatrix):
-    """A matrix in another type than its file's, in the order of its rows as the model reads them.
-
-    It is converted anew whenever its `data` is asked for, and keeps none of it: that is once, when it is packed.
-    `what` names the matrix in the ModelError for rows that the type does not divide and values it cannot hold.
-    """
-
-    def __init__(self, kind: str, stored: StoredMatrix, what: str) -> None:
-        for name, value in (("type", kind), ("rows", stored.rows), ("cols", stored.cols), ("row_order", None)):
-            object.__setattr__(self, name, value)
-        self._stored, self._what = stored, what
-        try:
-            row_bytes(kind, stored.cols)
-        except ValueError as error:
-            raise ModelError(f"{what} {error}") from None
-
-    @property
-    def data(self) -> Bytes:
-        out = np.empty((self.rows, row_bytes(self.type, self.cols)), np.uint8)
-        step = max(1, _CHUNK_VALUES // self.cols)
-        for first in range(0, self.rows, step):
-            last = min(first + step, self.rows)
-            out[first:last] = self._converted(first, last)
-        return out
-
-    def dequantise(self, first: int = 0, last: int | None = None) -> Float32:
-        return dequantise(self.type, self._converted(first, self.rows if last is None else last), self.cols)
-
-    @property
-    def nbytes(self) -> int:
-        return self.rows * row_bytes(self.type, self.cols)
-
-    @property
-    def source(self) -> Bytes:
-        return self._stored.source
-
-    def _converted(self, first: int, last: int) -> Bytes:
-        try:
-            return quantise(self.type, self._stored.dequantise(first, last))
-        except ValueError as error:
-            raise ModelError(f"{self._what} {error}: not to be had as {self.type}") from None
-
-
-def type_at_load(name: str, matrix: StoredMatrix, weights: str, tied_head: bool) -> str:
-    """The type that matrix `name` of a model gets when its `weights` are asked for in that type.
-
-    What is quantised already stays, and so do rows that the block does not divide, and an embedding that is not the
-    head: a step looks a few of its rows up in the file. The matrix of the head decides over every token and is seldom
-    more than a fifth of the weights: it gets at least eight bits.
-    """
-    looked_up = name == "embed" and not tied_head
-    if weights == KEEP or matrix.type not in FLOAT_TYPES or looked_up:
-        return matrix.type
-    is_head = name == ("embed" if tied_head else "head")
-    kind = DEFAULT if is_head and weights not in FLOAT_TYPES else weights
-    return matrix.type if matrix.cols % BLOCKS[kind][0] else kind
 
 
 def _bytes_of(halves: Float32) -> Bytes:
@@ -187,4 +123,4 @@ _ENCODERS: Mapping[str, Callable[[Float32], Bytes]] = {
     "F16": _f16,
     "BF16": _bf16,
 }
-WEIGHTS = (*_ENCODERS, KEEP)
+TARGETS = tuple(_ENCODERS)
