@@ -21,6 +21,8 @@ class Answers:
         """Drops what a killed process left half written. Raises ValueError for a file that holds something else."""
         self._file, self._setting = Path(file), json.dumps(setting, sort_keys=True, ensure_ascii=False)
         self._known = Counter[str]()
+        if self._file.exists() and not self._file.is_file():  # a device may be read without end
+            raise ValueError(f"{self._file}: is no regular file; give --out another")
         data = self._file.read_bytes() if self._file.exists() else b""
         whole = position = 0
         found = Counter[str]()
@@ -64,8 +66,10 @@ class Answers:
         try:
             while left:  # a full disk takes a part first, and refuses the rest
                 left = left[self._out.write(left) :]
-        except BaseException:
+        except BaseException as error:
             self._out.truncate(before)
+            if isinstance(error, OSError):  # that of a write does not say where
+                error.filename = self._file
             raise
 
     def close(self) -> None:
