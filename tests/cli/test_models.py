@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
+
+from vivace.model import aliases
 
 from .test_main import fails, vivace
 
@@ -62,6 +65,19 @@ def test_aliases(models: Path, tmp_path: Path) -> None:
     fails(vivace("models", "alias", "a", "/no/such.gguf"), 1, "no such file")
     fails(vivace("models", "alias", "a", "smolm2-135m"), 2, "did you mean smollm2-135m")
     fails(vivace("models", "alias", "a"), 2, "which MODEL")
+
+
+def test_an_alias_that_cannot_be_written_leaves_the_others() -> None:
+    aliases.add("one", "/\udce9.gguf")  # a path that is not UTF-8
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError) as raised:
+            aliases.add("two", "/b.gguf")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert raised.value.filename == aliases.file() and list(aliases.file().parent.iterdir()) == [aliases.file()]
+    assert aliases.read() == {"one": "/\udce9.gguf"}
 
 
 @pytest.mark.parametrize("argv", [["--offline"], []])

@@ -141,6 +141,25 @@ def test_a_file_of_other_things_is_left_alone(tmp_path: Path, content: str) -> N
     assert file.read_text() == content
 
 
+def test_a_device_holds_no_answers() -> None:
+    with pytest.raises(ValueError, match="/dev/full: is no regular file"):  # and is not read, as it has no end
+        Answers("/dev/full", SETTING)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "o.jsonl"
+    answers = Answers(str(file), SETTING)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError) as raised:
+            answers.add(LINES[0], [{"line": 1}])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        answers.close()
+    assert raised.value.filename == file and file.read_bytes() == b""
+
+
 def test_what_cannot_be_encoded_is_kept_as_an_escape(tmp_path: Path) -> None:
     file = tmp_path / "o.jsonl"
     answers = Answers(str(file), SETTING)

@@ -13,6 +13,7 @@ from vivace.cli.config import key, variable
 from vivace.cli.parser import Parser, UsageError
 
 from .test_help import ALL
+from .test_main import vivace
 
 CASES = [(name, action.dest) for name, command in ALL.items() for action in command.parser().options]
 GUESSES = ("3", "7", "11", "0.25", "0.5", "0.75", "a", "b", "c", "3=1", "7=2", "11=3", "top_k", "top_p", "min_p")
@@ -91,6 +92,25 @@ def test_a_dumped_config_gives_the_same(name: str, tmp_path: Path, capsys: pytes
     words = [word for word in words_of(parser) if word not in ("--model", "m")]
     again, first = vars(parser.parse([*words, "--config", str(file)])), vars(parser.parse(argv))
     assert {**again, "config": None} == first
+
+
+TEXTS = [f"a{break_}b" for break_ in ("\n", "\r\n", "\r", "\x85", "\u2028", "\u2029")] + [
+    " ",
+    "\x85",
+    "é",
+    "null",
+    "1e3",
+]
+
+
+@pytest.mark.parametrize("stop", TEXTS, ids=ascii)
+def test_a_dumped_text_is_the_same(stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVACE_STOP", stop)
+    file = tmp_path / "c.yaml"
+    file.write_bytes(vivace("run", "m", "--dump-config").stdout.encode())
+    monkeypatch.delenv("VIVACE_STOP")
+    again = vivace("run", "--config", str(file), "--dump-config").stdout
+    assert yaml.safe_load(again)["stop"] == [stop]
 
 
 @pytest.mark.parametrize("name", ALL)

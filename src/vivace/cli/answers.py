@@ -25,6 +25,8 @@ class Answers:
         """
         self._file, self._setting = Path(file), json.dumps(setting, sort_keys=True, ensure_ascii=False)
         self._known = Counter[str]()
+        if self._file.exists() and not self._file.is_file():  # a device may be read without end
+            raise ValueError(f"{self._file}: is no regular file; give --out another")
         self._out = self._file.open("ab", buffering=0)
         try:
             fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,8 +74,10 @@ class Answers:
         try:
             while left:  # a full disk takes a part first, and refuses the rest
                 left = left[self._out.write(left) :]
-        except BaseException:
+        except BaseException as error:
             self._out.truncate(before)
+            if isinstance(error, OSError):  # that of a write does not say where
+                error.filename = self._file
             raise
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -177,7 +176,10 @@ def _word(action: argparse.Action) -> str:
 def _dump(values: Mapping[str, Any]) -> None:
     import yaml
 
-    yaml.safe_dump(dict(values), sys.stdout, sort_keys=True, allow_unicode=True)
+    text = yaml.safe_dump(dict(values), sort_keys=True, allow_unicode=True)
+    if "\x85" in text:  # written as it is, this line break would be read as a space
+        text = yaml.safe_dump(dict(values), sort_keys=True)
+    print(text, end="")
 
 
 # Types of values. argparse shows their messages after the name of the option.

@@ -21,7 +21,7 @@ def file() -> Path:
 def read() -> dict[str, str]:
     """Targets (an absolute path, or a name of the catalogue or the hub) by name. Raises ModelError for a bad file."""
     try:
-        data = json.loads(file().read_text())
+        data = json.loads(file().read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError):
@@ -46,8 +46,14 @@ def _write(aliases: Mapping[str, str]) -> None:
     import tempfile
 
     file().parent.mkdir(parents=True, exist_ok=True)
-    # Under another name until it is whole, so that a crash leaves the old one.
-    with tempfile.NamedTemporaryFile("w", dir=file().parent, delete=False) as out:
-        json.dump(dict(sorted(aliases.items())), out, indent=1, ensure_ascii=False)
-        out.write("\n")
-    Path(out.name).replace(file())
+    # Under another name until it is whole, so that a crash leaves the old one. ASCII, which any path and locale allows.
+    number, part = tempfile.mkstemp(dir=file().parent)
+    try:
+        with open(number, "w") as out:
+            out.write(json.dumps(dict(sorted(aliases.items())), indent=1) + "\n")
+        Path(part).replace(file())
+    except BaseException as error:
+        Path(part).unlink(missing_ok=True)
+        if isinstance(error, OSError):  # that of a write does not say where
+            error.filename = file()
+        raise
