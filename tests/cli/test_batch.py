@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import time
@@ -100,6 +101,20 @@ def test_what_is_answered_is_not_run_again(smollm2: Path, prompts: Path, tmp_pat
     prompts.write_text("\n".join(PROMPTS.splitlines()[:2]) + '\n{"prompt": "New"}\n')
     assert vivace(*argv).returncode == 0
     assert sorted(o["line"] for o in objects(out.read_text())) == [1, 2, 2, 3, 7]
+
+
+def test_another_model_of_the_same_name_and_size_answers_anew(smollm2: Path, tmp_path: Path) -> None:
+    model, out = tmp_path / "m.gguf", tmp_path / "o.jsonl"
+    shutil.copy(smollm2, model)
+    (tmp_path / "p.txt").write_text("Hi\n")
+    argv = ("run", str(model), "--prompts", str(tmp_path / "p.txt"), "-n", "4", "--out", str(out))
+    assert vivace(*argv).returncode == 0
+    assert "1 were answered before" in vivace(*argv).stderr
+    with model.open("r+b") as file:
+        file.seek(-1_000_000, os.SEEK_END)
+        file.write(bytes(100_000))
+    assert "answered before" not in vivace(*argv).stderr
+    assert len(objects(out.read_text())) == 2
 
 
 def test_an_interrupt_keeps_what_is_finished(

@@ -158,8 +158,8 @@ def run(llm: LLM, args: argparse.Namespace, lines: Sequence[Line], encode: Encod
 
 def _setting(llm: LLM, args: argparse.Namespace) -> dict[str, Any]:
     """What decides the answers, beside the prompts."""
-    names = ("plan", "weights", "chat", "raw", "system", "samples", "logprobs")
-    return options_of(args) | {name: getattr(args, name) for name in names} | {"model": [llm.model, llm.weights_bytes]}
+    names = ("chat", "raw", "system", "samples", "logprobs")
+    return options_of(args) | {name: getattr(args, name) for name in names} | {"model": repr(llm.engine.room.key)}
 
 
 def records(llm: LLM, args: argparse.Namespace, job: Job) -> list[dict[str, Any]]:
