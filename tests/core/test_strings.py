@@ -37,6 +37,16 @@ class PieceTokenizer:
         return b"" if skip_special and token == END else PIECES[token]
 
 
+class SpacedTokenizer(PieceTokenizer):
+    """Puts a space before texts: token 4 is a space, 5 one and "a"."""
+
+    def drops_space_after(self, before: Sequence[int]) -> bool:
+        return True
+
+    def token_bytes(self, token: int, *, skip_special: bool = False) -> bytes:
+        return {4: b" ", 5: b" a"}.get(token, super().token_bytes(token, skip_special=skip_special))
+
+
 TEXTS = TokenTexts.of(PieceTokenizer(), True)
 STRINGS = st.lists(st.text("abé", min_size=1, max_size=5), min_size=1, max_size=3)
 
@@ -198,6 +208,18 @@ def test_a_completion_is_one_of_the_allowed_strings(seed: int) -> None:
 def test_an_allowed_string_that_begins_another_may_end_or_go_on() -> None:
     found = {generate(engine_of(), asking(i, allowed_strings=("ab", "abé")))[0].text for i in range(30)}
     assert found == {"ab", "abé"}
+
+
+def test_an_allowed_string_may_be_spelled_with_the_space_that_is_put_before() -> None:
+    seen = set()
+    for seed in range(60):
+        engine = engine_of()
+        engine.tokenizer = SpacedTokenizer()
+        allowed = ("ab",) if seed % 2 else (" ab",)
+        (done,) = generate(engine, asking(seed, allowed_strings=allowed, temperature=30.0))
+        assert done.text == allowed[0] and done.finish_reason == "stop"
+        seen.add((seed % 2, done.generated[0]))
+    assert seen == {(1, 0), (1, 2), (1, 4), (1, 5), (0, 4)}
 
 
 def test_a_rule_that_leaves_nothing_fails_its_request_alone() -> None:

@@ -71,7 +71,8 @@ class Sequence:
         """A sequence that has not started. Without a tokenizer it has no text."""
         sampling, tokens = request.sampling, list(request.prompt)
         end_ids = end_ids_of(sampling, eos_ids)
-        chooser = Chooser(sampling, sample, end_ids, tokenizer)
+        drops_space = tokenizer is not None and tokenizer.drops_space_after(tokens)
+        chooser = Chooser(sampling, sample, end_ids, tokenizer, drops_space)
         sequence = Sequence(request, chooser, frozenset(end_ids), tokens, Context(tokens, len(tokens)))
         if sampling.logprobs is not None:
             sequence.logprobs = []
@@ -86,7 +87,7 @@ class Sequence:
                 sampling.include_stop,
                 sampling.skip_special_tokens,
                 sampling.min_tokens,
-                tokenizer.drops_space_after(request.prompt),
+                drops_space,
             )
         return sequence
 

@@ -48,10 +48,11 @@ class Chooser:
         sample: int,
         end_ids: tuple[int, ...],
         tokenizer: VocabularyBytes | None = None,
+        drops_space: bool = False,
     ):
         self.sampling, self.sample = sampling, sample
         self.greedy = one_is_left_by(sampling) is not None
-        self.rules = rules_of(sampling, end_ids, tokenizer)
+        self.rules = rules_of(sampling, end_ids, tokenizer, drops_space)
         self.stages = stages_of(sampling, sample, tokenizer)
         first = self.stages[0].name if self.stages and not self.rules else None
         self._first_k = sampling.top_k if first == "top_k" else 0

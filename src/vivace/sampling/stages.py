@@ -22,8 +22,13 @@ GREEDY_BELOW = 1e-5  # a lower temperature puts all weight on the largest logit
 # Stages are imported by the first request that has them: a first token need not wait for those of others.
 
 
-def rules_of(sampling: Sampling, end_ids: tuple[int, ...], tokenizer: VocabularyBytes | None) -> list[LogitStage]:
-    """What the request allows and forbids. `end_ids`: the tokens that would end it."""
+def rules_of(
+    sampling: Sampling, end_ids: tuple[int, ...], tokenizer: VocabularyBytes | None, drops_space: bool
+) -> list[LogitStage]:
+    """What the request allows and forbids.
+
+    `end_ids`: the tokens that would end it. `drops_space`: its text begins after a space that its tokens begin with.
+    """
     s = sampling
     about_ids = s.allowed_token_ids or s.banned_token_ids or s.min_tokens or s.logit_bias
     if not (about_ids or s.allowed_strings or s.banned_strings):
@@ -44,7 +49,7 @@ def rules_of(sampling: Sampling, end_ids: tuple[int, ...], tokenizer: Vocabulary
         assert tokenizer is not None, "a request without text was checked for rules about it"
         texts = TokenTexts.of(tokenizer, s.skip_special_tokens)
         if s.allowed_strings:
-            rules.append(AllowedStrings(s.allowed_strings, texts, ends))
+            rules.append(AllowedStrings(s.allowed_strings, texts, ends, drops_space))
         if s.banned_strings:
             rules.append(BannedStrings(s.banned_strings, texts, ends[:0] if s.include_stop else ends))
     if s.logit_bias:

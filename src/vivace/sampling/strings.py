@@ -52,13 +52,19 @@ class BannedStrings(Trail):
 
 
 class AllowedStrings(Trail):
-    """The generated text becomes exactly one of `strings`, and then one of the tokens `ends` comes."""
+    """The generated text becomes exactly one of `strings`, and then one of the tokens `ends` comes.
+
+    `drops_space`: a space at the very beginning of the tokens' bytes is no part of the text.
+    """
 
     name, keeps_argmax = "allowed_strings", False
 
-    def __init__(self, strings: Iterable[str], texts: TokenTexts, ends: Int32) -> None:
+    def __init__(self, strings: Iterable[str], texts: TokenTexts, ends: Int32, drops_space: bool = False) -> None:
         super().__init__(with_prompt=False)
         self._strings = [string.encode() for string in strings]
+        if drops_space:
+            as_they_are = [string for string in self._strings if not string.startswith(b" ")]
+            self._strings = [*as_they_are, *(b" " + string for string in self._strings)]
         self._texts, self._ends = texts, ends
         self._said = [b""]  # after each token
 
