@@ -339,6 +339,13 @@ def test_what_would_be_dropped_is_refused(tmp_path: Path) -> None:
             load_checkpoint(save(tmp_path / f"{key}.gguf", data))
 
 
+def test_heads_stored_for_pairs_are_turned_whole_or_refused(tmp_path: Path) -> None:
+    saved(zoo_model("ernie-4to1-tied-wide-heads"), tmp_path)
+    edit_config(tmp_path, partial_rotary_factor=0.5)
+    with pytest.raises(ModelError, match="turns 24 values of each head; of ernie4_5, only whole heads of 48"):
+        load_checkpoint(tmp_path)
+
+
 def test_adapters_are_no_models(tmp_path: Path) -> None:
     model = zoo_model("llama-3to1-tied")
     saved(model, tmp_path)

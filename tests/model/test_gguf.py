@@ -200,7 +200,7 @@ BAD_METADATA: list[tuple[dict[str, object], str]] = [
     ({"llama.attention.layer_norm_rms_epsilon": math.nan}, "layer_norm_rms_epsilon' is nan, not between"),
     ({"llama.attention.layer_norm_rms_epsilon": 0.0}, "is 0.0, not between"),
     ({"llama.rope.freq_base": math.inf}, "is inf, not between"),
-    ({"llama.rope.dimension_count": 8}, "only the whole head of 16"),
+    ({"llama.rope.dimension_count": 8}, "turns 8 values of each head; of llama, only whole heads of 16 are supported"),
     ({"llama.rope.scaling.type": "ntk"}, "is 'ntk'; supported: none, linear, yarn, longrope"),
     ({"llama.expert_count": 8}, "'llama.expert_count' is not supported"),
     ({"llama.vocab_size": 9}, "is 9, but the embedding has 8 rows"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vivace.model.errors import ModelError
-from vivace.model.keys import Keys
+from vivace.model.keys import MAX_POSITIONS, Keys
 from vivace.model.spec import AttentionSpec, BlockSpec, ModelSpec, RopeSpec
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ _ARITHMETIC = frozenset(
 )
 _MAX_LAYERS = 1 << 12
 _MAX_HEADS = 1 << 12
-_MAX_CONTEXT = 1 << 31
 
 
 def gguf_dimensions(keys: Keys, tensors: Tensors, reads: frozenset[str] = frozenset()) -> Dimensions:
@@ -153,7 +152,7 @@ def gguf_dimensions(keys: Keys, tensors: Tensors, reads: frozenset[str] = frozen
             head_dim=head_dim,
             feed_forward=keys.integer("feed_forward_length"),
             norm_eps=keys.number("attention.layer_norm_rms_epsilon", high=1.0),
-            context=keys.integer("context_length", high=_MAX_CONTEXT),
+            context=keys.integer("context_length", high=MAX_POSITIONS),
         ),
     )
 
@@ -177,7 +176,7 @@ def folder_dimensions(config: Keys, head_dim: int | None = None) -> Dimensions:
             head_dim=config.integer("head_dim", default or _share(hidden, heads), high=1 << 14),
             feed_forward=config.integer("intermediate_size"),
             norm_eps=config.number("rms_norm_eps", high=1.0),
-            context=config.integer("max_position_embeddings", high=_MAX_CONTEXT),
+            context=config.integer("max_position_embeddings", high=MAX_POSITIONS),
         ),
     )
 
@@ -196,6 +195,21 @@ def sliding_layers(config: Keys, layers: int) -> tuple[bool, ...]:
         if kind not in ("full_attention", "sliding_attention"):
             config.fail("layer_types", f"names {kind!r:.60}; supported: full_attention, sliding_attention")
     return tuple(kind == "sliding_attention" for kind in types)
+
+
+def all_but_every(layers: int, nth: int) -> tuple[bool, ...]:
+    """True for all layers but every `nth` one."""
+    return tuple((i + 1) % nth != 0 for i in range(layers))
+
+
+def gguf_window(keys: Keys) -> int | None:
+    """The window of all layers of a GGUF file; 0, too, is none."""
+    return keys.integer("attention.sliding_window", 0, low=0, high=MAX_POSITIONS) or None
+
+
+def folder_window(config: Keys) -> int | None:
+    """The window of all layers by config.json; null is none."""
+    return config.integer("sliding_window", high=MAX_POSITIONS) if "sliding_window" in config else None
 
 
 def tensor_name(names: Mapping[str, str], ours: str) -> str:

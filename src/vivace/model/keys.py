@@ -9,6 +9,8 @@ from vivace.model.errors import ModelError, shown
 
 T = TypeVar("T")
 
+MAX_POSITIONS = 1 << 31  # of a context or a window
+
 
 class Keys:
     """The keys of one file under `prefix`; a key whose value is null counts as absent.

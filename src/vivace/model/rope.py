@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from vivace.model.keys import Keys
+from vivace.model.keys import MAX_POSITIONS, Keys
 from vivace.model.spec import RopeSpec
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def folder_rope(
             rope.fail(key, f"is not known for rotary embeddings of type {kind}")
     if kind in ("default", "dynamic"):  # dynamic begins beyond the context that the file states, which is our limit
         return RopeSpec(theta, dim)
-    context = config.integer("max_position_embeddings", high=1 << 31)
-    original = config.integer(_ORIGINAL, rope.integer(_ORIGINAL, context, high=1 << 31), high=1 << 31)
+    context = config.integer("max_position_embeddings", high=MAX_POSITIONS)
+    original = config.integer(_ORIGINAL, rope.integer(_ORIGINAL, context, high=MAX_POSITIONS), high=MAX_POSITIONS)
     if kind == "longrope":
         factor = rope.number("factor", context / original, high=_MAX_FACTOR)
         attention = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
@@ -116,7 +116,7 @@ def gguf_rope(
         keys.fail("rope.scaling.type", f"is '{kind:.40}'; supported: none, linear, yarn, longrope")
     attention = keys.number("rope.scaling.attn_factor", 1.0, high=1e3)
     original = keys.integer(
-        "rope.scaling.original_context_length", keys.integer("context_length", high=1 << 31), high=1 << 31
+        "rope.scaling.original_context_length", keys.integer("context_length", high=MAX_POSITIONS), high=MAX_POSITIONS
     )
     stored = {name: _stored(keys, tensors[name], dim // 2) for name in FACTOR_TENSORS if name in tensors}
     scale = stored.get("rope_freqs.weight", np.ones(dim // 2))

@@ -23,8 +23,6 @@ _THETA = 5e5
 def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
     dims = gguf_dimensions(keys, tensors)
     rope = gguf_rope(keys, tensors, dims.head_dim)
-    if rope.dim != dims.head_dim:
-        keys.fail("rope.dimension_count", f"is {rope.dim}; only the whole head of {dims.head_dim} is supported")
     return llama_spec("ernie4_5", dims, rope, tied_head="output.weight" not in tensors)
 
 
@@ -34,8 +32,6 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         config.fail("use_bias", "is true; feed-forward biases are not supported")
     dims = folder_dimensions(config, head_dim=_HEAD_DIM)
     rope = folder_rope(config, dims.head_dim, theta=_THETA)
-    if rope.dim != dims.head_dim:
-        config.fail("partial_rotary_factor", "is not 1; only whole heads are supported for model_type 'ernie4_5'")
     return llama_spec("ernie4_5", dims, rope, tied_head=config.flag("tie_word_embeddings", True))
 
 

@@ -10,11 +10,12 @@ from vivace.model.family import (
     Dimensions,
     Family,
     Tensors,
+    all_but_every,
     folder_dimensions,
     gguf_dimensions,
     sliding_layers,
 )
-from vivace.model.keys import Keys
+from vivace.model.keys import MAX_POSITIONS, Keys
 from vivace.model.rope import folder_rope, gguf_rope
 from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
@@ -38,8 +39,8 @@ def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
         "gemma2",
         dims,
         ropes=(rope, rope),
-        sliding=every(dims.layers, 2),
-        window=keys.integer("attention.sliding_window", _WINDOW, high=1 << 31),
+        sliding=all_but_every(dims.layers, 2),
+        window=keys.integer("attention.sliding_window", _WINDOW, high=MAX_POSITIONS),
         scale=width**-0.5,
         softcaps=(
             keys.number("attn_logit_softcapping", _CAPS[0]),
@@ -61,8 +62,8 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         "gemma2",
         dims,
         ropes=(rope, rope),
-        sliding=sliding_layers(config, dims.layers) or every(dims.layers, 2),
-        window=config.integer("sliding_window", _WINDOW, high=1 << 31),
+        sliding=sliding_layers(config, dims.layers) or all_but_every(dims.layers, 2),
+        window=config.integer("sliding_window", _WINDOW, high=MAX_POSITIONS),
         scale=config.number("query_pre_attn_scalar", 256.0) ** -0.5,
         softcaps=(cap("attn_logit_softcapping", _CAPS[0]), cap("final_logit_softcapping", _CAPS[1])),
         bias=config.flag("attention_bias", False),
@@ -76,11 +77,6 @@ def require_gelu_and_causal(config: Keys) -> None:
         config.fail("hidden_activation", f"is '{activation:.40}'; supported: gelu_pytorch_tanh")
     if config.flag("use_bidirectional_attention", False):
         config.fail("use_bidirectional_attention", "is true; only causal models are supported")
-
-
-def every(layers: int, pattern: int) -> tuple[bool, ...]:
-    """Which layers are local where every `pattern`-th one is not."""
-    return tuple((i + 1) % pattern != 0 for i in range(layers))
 
 
 def gemma_spec(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from vivace.model.families.gemma2 import (
     GEMMA_FOLDER_NAMES,
     GGUF_READS,
-    every,
     gemma_spec,
     require_gelu_and_causal,
 )
@@ -13,11 +12,12 @@ from vivace.model.family import (
     GGUF_NAMES,
     Family,
     Tensors,
+    all_but_every,
     folder_dimensions,
     gguf_dimensions,
     sliding_layers,
 )
-from vivace.model.keys import Keys
+from vivace.model.keys import MAX_POSITIONS, Keys
 from vivace.model.rope import folder_rope, gguf_rope
 from vivace.model.spec import ModelSpec, RopeSpec
 
@@ -35,7 +35,7 @@ def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
         dims,
         ropes=(local, gguf_rope(keys, tensors, dims.head_dim, frozenset({"freq_base_swa"}))),
         sliding=_gguf_sliding(keys, dims.layers),
-        window=keys.integer("attention.sliding_window", high=1 << 31),
+        window=keys.integer("attention.sliding_window", high=MAX_POSITIONS),
         scale=width**-0.5,
         softcaps=_softcaps(keys),
         qk_norm=True,
@@ -54,8 +54,8 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         "gemma3",
         dims,
         ropes=(local, folder_rope(config, dims.head_dim, "full_attention", theta=_GLOBAL_THETA)),
-        sliding=sliding_layers(config, dims.layers) or every(dims.layers, pattern),
-        window=config.integer("sliding_window", high=1 << 31),
+        sliding=sliding_layers(config, dims.layers) or all_but_every(dims.layers, pattern),
+        window=config.integer("sliding_window", high=MAX_POSITIONS),
         scale=config.number("query_pre_attn_scalar", 256.0) ** -0.5,
         softcaps=_softcaps(config),
         bias=config.flag("attention_bias", False),
@@ -67,7 +67,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
 def _gguf_sliding(keys: Keys, layers: int) -> tuple[bool, ...]:
     key = "attention.sliding_window_pattern"
     if not keys.is_list(key):
-        return every(layers, keys.integer(key, _PATTERN))
+        return all_but_every(layers, keys.integer(key, _PATTERN))
     flags = keys.items(key)
     if len(flags) != layers or not all(isinstance(flag, bool) for flag in flags):
         keys.fail(key, f"is not a list of {layers} flags")

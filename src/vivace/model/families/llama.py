@@ -10,6 +10,7 @@ from vivace.model.family import (
     Tensors,
     folder_dimensions,
     gguf_dimensions,
+    gguf_window,
     require_silu,
 )
 from vivace.model.keys import Keys
@@ -19,14 +20,11 @@ from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 def from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
     dims = gguf_dimensions(keys, tensors, frozenset({"attention.sliding_window"}))
-    rope = gguf_rope(keys, tensors, dims.head_dim)
-    if rope.dim != dims.head_dim:
-        keys.fail("rope.dimension_count", f"is {rope.dim}; only the whole head of {dims.head_dim} is supported")
     return llama_spec(
         "llama",
         dims,
-        rope,
-        window=keys.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None,
+        gguf_rope(keys, tensors, dims.head_dim),
+        window=gguf_window(keys),
         qkv_bias="blk.0.attn_q.bias" in tensors,
         out_bias="blk.0.attn_output.bias" in tensors,
         tied_head="output.weight" not in tensors,

@@ -9,6 +9,7 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
+    folder_window,
     require_silu,
 )
 from vivace.model.keys import Keys
@@ -25,7 +26,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         "mistral",
         dims,
         folder_rope(config, dims.head_dim),
-        window=config.integer("sliding_window", high=1 << 31) if "sliding_window" in config else None,
+        window=folder_window(config),
         tied_head=config.flag("tie_word_embeddings", False),
     )
 

@@ -9,7 +9,9 @@ from vivace.model.family import (
     Family,
     Tensors,
     folder_dimensions,
+    folder_window,
     gguf_dimensions,
+    gguf_window,
     require_silu,
 )
 from vivace.model.keys import Keys
@@ -23,7 +25,7 @@ def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
         "phi3",
         dims,
         gguf_rope(keys, tensors, dims.head_dim),
-        window=keys.integer("attention.sliding_window", 0, low=0, high=1 << 31) or None,
+        window=gguf_window(keys),
         tied_head="output.weight" not in tensors,
     )
 
@@ -35,7 +37,7 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
         "phi3",
         dims,
         folder_rope(config, dims.head_dim),
-        window=config.integer("sliding_window", high=1 << 31) if "sliding_window" in config else None,
+        window=folder_window(config),
         tied_head=config.flag("tie_word_embeddings", False),
     )
 

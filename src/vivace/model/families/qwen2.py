@@ -15,7 +15,7 @@ from vivace.model.family import (
     require_silu,
     sliding_layers,
 )
-from vivace.model.keys import Keys
+from vivace.model.keys import MAX_POSITIONS, Keys
 from vivace.model.rope import folder_rope, gguf_rope
 from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec
 
@@ -42,7 +42,7 @@ def qwen_from_config(family: str, config: Keys, dims: Dimensions, tensors: Tenso
     if config.flag("use_sliding_window", False) and "sliding_window" in config:
         first = config.integer("max_window_layers", 28, low=0)
         sliding = sliding_layers(config, dims.layers) or tuple(i >= first for i in range(dims.layers))
-        window = config.integer("sliding_window", high=1 << 31)
+        window = config.integer("sliding_window", high=MAX_POSITIONS)
         windows = tuple(window if slides else None for slides in sliding)
     rope, feed_forward = folder_rope(config, dims.head_dim), FeedForwardSpec(dims.feed_forward, "silu")
     blocks = [BlockSpec(dims.attention(rope, window=window, **attention), feed_forward) for window in windows]

@@ -11,6 +11,7 @@ from vivace.model.family import (
     GGUF_NAMES,
     Family,
     Tensors,
+    all_but_every,
     folder_dimensions,
     gguf_dimensions,
     require_silu,
@@ -25,10 +26,8 @@ _INTERVAL = 4  # GGUF files have no key for it
 def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
     dims = gguf_dimensions(keys, tensors)
     rope = gguf_rope(keys, tensors, dims.head_dim)
-    if rope.dim != dims.head_dim:
-        keys.fail("rope.dimension_count", f"is {rope.dim}; only the whole head of {dims.head_dim} is supported")
     spec = llama_spec("smollm3", dims, rope, tied_head="output.weight" not in tensors)
-    return _without_some_ropes(spec, _every(dims.layers, _INTERVAL))
+    return _without_some_ropes(spec, all_but_every(dims.layers, _INTERVAL))
 
 
 def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
@@ -43,14 +42,10 @@ def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
     interval = config.integer("no_rope_layer_interval", _INTERVAL)
     tied_head = config.flag("tie_word_embeddings", True)
     spec = llama_spec("smollm3", dims, folder_rope(config, dims.head_dim, theta=2e6), tied_head=tied_head)
-    return _without_some_ropes(spec, turned or _every(dims.layers, interval))
+    return _without_some_ropes(spec, turned or all_but_every(dims.layers, interval))
 
 
-def _every(layers: int, interval: int) -> list[int]:
-    return [int((i + 1) % interval != 0) for i in range(layers)]
-
-
-def _without_some_ropes(spec: ModelSpec, turned: Sequence[int]) -> ModelSpec:
+def _without_some_ropes(spec: ModelSpec, turned: Sequence[int | bool]) -> ModelSpec:
     blocks = (
         block if turns else replace(block, attention=replace(block.attention, rope=None))
         for block, turns in zip(spec.blocks, turned, strict=True)

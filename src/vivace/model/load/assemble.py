@@ -27,10 +27,13 @@ def assemble(
 ) -> tuple[dict[str, StoredMatrix], Vectors]:
     """The weights of `spec` by its own names, out of `file`, whose names for them are `names`.
 
-    `interleaved`: the rows of q and k are stored for pairs (x[2i], x[2i + 1]); they are given back half-split.
+    `interleaved`: the rows of q and k are stored for pairs (x[2i], x[2i + 1]); they are given back half-split, which
+    is known for whole heads only.
     `norm_offset` is added to norm weights. A tensor that the model has no place for is an error: its
     arithmetic would be missing.
     """
+    if interleaved:
+        _check_whole_heads(file, spec)
     left = dict(file.tensors)
 
     def take(name: str, *shape: int) -> Tensor:
@@ -88,6 +91,16 @@ def _by_tensor(
     for name, shape in ours:
         found.setdefault(tensor_name(names, name), []).append((name, shape))
     return found
+
+
+def _check_whole_heads(file: TensorFile, spec: ModelSpec) -> None:
+    for attention in (block.attention for block in spec.blocks):
+        rope, size = attention.rope, attention.head_dim
+        if rope is not None and rope.dim != size:
+            raise ModelError(
+                f"{file.path}: turns {rope.dim} values of each head; of {spec.family}, only whole heads of {size} are "
+                "supported"
+            )
 
 
 def half_split_rows(heads: int, head_dim: int) -> NDArray[np.int64]:
