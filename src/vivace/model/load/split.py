@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from vivace.model.errors import ModelError, shown
 from vivace.model.keys import Keys
 from vivace.model.load.gguf import GGUFFile, Metadata
 from vivace.model.load.tensors import Tensor
+from vivace.model.part_names import PART_NAME, part_name
 
-PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MOST_PARTS = 99_999  # that five digits can count
 _MOST_TENSORS = 1 << 31
 _NUMBER, _COUNT, _TENSORS = "split.no", "split.count", "split.tensors.count"  # the first part has number 0
@@ -32,11 +31,6 @@ class GGUFModel:
         self.name = named["stem"] if named and count > 1 else path.stem
         self.metadata: Metadata = self.parts[0].metadata
         self.tensors: Mapping[str, Tensor] = self.parts[0].tensors if count < 2 else _joined(self.parts)
-
-
-def part_name(stem: str, number: int, count: int) -> str:
-    """The file name of a part; the first has number 1."""
-    return f"{stem}-{number:05}-of-{count:05}.gguf"
 
 
 def _keys(file: GGUFFile) -> Keys:
