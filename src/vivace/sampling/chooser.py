@@ -73,21 +73,30 @@ class Chooser:
         if self.greedy and not self.rules and not self.stages:
             token = first
         else:
-            with np.errstate(over="ignore"):  # distances beyond float32 are as good as infinite
-                token = self._choose(logits, context, stats)
+            token = self._of(self.distribution(logits, context, stats), context)
         wanted = self.sampling.logprobs
         if wanted is None:
             return Choice(token, None)
         return Choice(token, log_probabilities(logits, token, wanted, stats))
 
-    def _choose(self, logits: Float32, context: Context, stats: RowStats | None) -> int:
+    def distribution(self, logits: Float32, context: Context, stats: RowStats | None = None) -> Candidates:
+        """What rules and stages leave of the tokens after `context`; their probabilities are the softmax of its logits.
+
+        A greedy choice is its largest logit, and stages that would not change that one are left out.
+        Raises BadLogits when the rules leave nothing.
+        """
         left, stages = self._candidates(logits, stats)
-        if self.rules:
-            for rule in self.rules:
-                left = rule.apply(left, context)
-            self._check(left, context)
-        for stage in stages:
-            left = stage.apply(left, context)
+        with np.errstate(over="ignore"):  # as in `draw`
+            if self.rules:
+                for rule in self.rules:
+                    left = rule.apply(left, context)
+                self._check(left, context)
+            for stage in stages:
+                left = stage.apply(left, context)
+        return left
+
+    def _of(self, left: Candidates, context: Context) -> int:
+        """The token that is chosen of what is left."""
         peak, index = _peak(left.logits)
         if not isfinite(peak):
             raise BadLogits(f"the logits of position {context.position} overflow in the stages")
@@ -112,7 +121,8 @@ class Chooser:
 
 def draw(candidates: Candidates, u: float) -> int:
     """The candidate whose share of the cumulative probability holds `u` in [0, 1)."""
-    weights = np.exp(candidates.logits - candidates.logits.max())
+    with np.errstate(over="ignore"):  # distances beyond float32 are as good as infinite
+        weights = np.exp(candidates.logits - candidates.logits.max())
     whole = len(weights) // _GROUP * _GROUP
     groups = np.append(weights[:whole].reshape(-1, _GROUP).sum(axis=1), weights[whole:].sum())
     upto = np.cumsum(groups, dtype=np.float64)
