@@ -170,9 +170,13 @@ class LLM:
                 self.engine.step()
         finally:
             self._cancel(handles)
-        completions = [completion_of(handle, self.weights_bytes, self.load_s, self.engine) for handle in handles]
+        completions = [self.completion(handle) for handle in handles]
         _raise_first_error(handles, completions)
         return completions
+
+    def completion(self, handle: Sequence) -> Completion:
+        """What became of a request that was added to the engine and has ended."""
+        return completion_of(handle, self.weights_bytes, self.load_s)
 
     def stream(self, prompts: Prompt | Seq[Prompt], **options: Any) -> Iterator[Piece]:
         """Yield tokens as they come and text as it becomes certain.

@@ -396,6 +396,7 @@ def test_evicted_rows_have_run(failure):
     assert engine.store.length(handle.seq) == 8
     finish(engine)
     assert positions == list(range(30 + 19)) and len(handle.generated) == 20
+    assert handle.memory.kv_resident_bytes == 8 * engine.store.spec.token_bytes()
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3, 5])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vivace.api import LLM
     from vivace.cli.answers import Answers
     from vivace.core.batch import Sequence as Handle
-    from vivace.core.request import Completion, Span
+    from vivace.core.request import Span
 
 REFRESH = 0.1  # seconds between two looks at the bar
 AHEAD = 2  # times as many prompts are in the engine as it runs at once
@@ -169,13 +169,8 @@ def records(llm: LLM, args: argparse.Namespace, job: Job) -> list[dict[str, Any]
         head["id"] = job.prompt.id
     if job.error is not None:
         return [head | {"error": job.error}]
-    return [head | {"sample": i} | record(llm, done, args, job.seed) for i, done in enumerate(completions(llm, job))]
-
-
-def completions(llm: LLM, job: Job) -> list[Completion]:
-    from vivace.core.report import completion_of
-
-    return [completion_of(handle, llm.weights_bytes, llm.load_s, llm.engine) for handle in job.handles]
+    done = map(llm.completion, job.handles)
+    return [head | {"sample": i} | record(llm, one, args, job.seed) for i, one in enumerate(done)]
 
 
 def _show(llm: LLM, args: argparse.Namespace, job: Job, answers: Answers | None) -> None:
@@ -188,7 +183,7 @@ def _show(llm: LLM, args: argparse.Namespace, job: Job, answers: Answers | None)
     elif args.json:
         emit("".join(json.dumps(found, ensure_ascii=False) + "\n" for found in records(llm, args, job)))
     elif job.error is None:
-        for i, done in enumerate(completions(llm, job)):
+        for i, done in enumerate(map(llm.completion, job.handles)):
             number = f"{job.line.number}.{i + 1}" if len(job.handles) > 1 else f"{job.line.number}"
             text = " ".join(map(str, done.token_ids)) if args.ids else done.text.rstrip()
             emit(f"==> {number}: {job.prompt.title if job.prompt else ''} <==\n{text}\n\n")

@@ -182,7 +182,6 @@ def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[
     """
     from vivace.api import RequestFailed
     from vivace.core.pieces import pieces
-    from vivace.core.report import completion_of
     from vivace.core.request import Request
     from vivace.sampling.options import options_for
 
@@ -197,7 +196,7 @@ def complete(llm: LLM, ids: list[int], options: dict[str, Any], show: Callable[[
                     llm.engine.cancel(handle)
     finally:
         llm.engine.cancel(handle)
-    completion = completion_of(handle, llm.weights_bytes, llm.load_s, llm.engine)
+    completion = llm.completion(handle)
     if handle.error is not None:
         raise RequestFailed(str(handle.error), [completion]) from handle.error
     return completion

@@ -282,6 +282,7 @@ class Engine:
             self.waiting.remove(sequence)
         if sequence.seq != NO_SEQ:
             self.decoder.forget(sequence)
+            sequence.memory.kv_resident_bytes = self.store.read_bytes(sequence.seq)
             if reason != "error":
                 self.room.remember(sequence, ended=True)
             self.store.drop(sequence.seq)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from vivace.core.batch import Sequence
 from vivace.core.machine import peak_rss_bytes
 from vivace.core.request import Completion
 
-if TYPE_CHECKING:
-    from vivace.core.engine import Engine
 
-
-def completion_of(sequence: Sequence, weights_bytes: int, load_s: float, engine: Engine) -> Completion:
-    """The completion of a sequence that has ended."""
+def completion_of(sequence: Sequence, weights_bytes: int, load_s: float) -> Completion:
+    """The completion of a sequence that has ended. `weights_bytes` and `load_s` (seconds): of its model."""
     assert sequence.finish_reason is not None, "the sequence has not ended"
     sequence.timings.load_s = load_s
     sequence.memory.weights_bytes = weights_bytes
-    sequence.memory.kv_resident_bytes = sequence.length * engine.store.spec.token_bytes()
     sequence.memory.peak_rss_bytes = peak_rss_bytes()
     return Completion(
         sequence.text,

@@ -120,8 +120,8 @@ class Steps:
 @dataclass(slots=True)
 class Memory:
     weights_bytes: int = 0
-    kv_resident_bytes: int = 0
-    kv_read_bytes: int = 0
+    kv_resident_bytes: int = 0  # keys and values it held when it ended, shared ones included
+    kv_read_bytes: int = 0  # by all its steps
     peak_rss_bytes: int = 0
 
 
