@@ -18,10 +18,14 @@ from vivace.model.rope import folder_rope, gguf_rope
 from vivace.model.spec import BlockSpec, FeedForwardSpec, ModelSpec, RopeSpec
 
 
-def from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
+def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
+    return llama_from_gguf("llama", keys, tensors)
+
+
+def llama_from_gguf(family: str, keys: Keys, tensors: Tensors) -> ModelSpec:
     dims = gguf_dimensions(keys, tensors, frozenset({"attention.sliding_window"}))
     return llama_spec(
-        "llama",
+        family,
         dims,
         gguf_rope(keys, tensors, dims.head_dim),
         window=gguf_window(keys),
@@ -67,7 +71,7 @@ FAMILY = Family(
     name="llama",
     architectures=frozenset({"llama"}),
     model_types=frozenset({"llama"}),
-    from_gguf=from_gguf,
+    from_gguf=_from_gguf,
     from_config=_from_config,
     gguf_names=GGUF_NAMES,
     folder_names=FOLDER_NAMES,

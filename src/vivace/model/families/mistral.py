@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vivace.model.families.llama import from_gguf, llama_spec
+from vivace.model.families.llama import llama_from_gguf, llama_spec
 from vivace.model.family import (
     FOLDER_NAMES,
     GGUF_NAMES,
@@ -15,6 +15,10 @@ from vivace.model.family import (
 from vivace.model.keys import Keys
 from vivace.model.rope import folder_rope
 from vivace.model.spec import ModelSpec
+
+
+def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
+    return llama_from_gguf("mistral", keys, tensors)
 
 
 def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
@@ -35,7 +39,7 @@ FAMILY = Family(
     name="mistral",
     architectures=frozenset(),
     model_types=frozenset({"mistral"}),
-    from_gguf=from_gguf,
+    from_gguf=_from_gguf,
     from_config=_from_config,
     gguf_names=GGUF_NAMES,
     folder_names=FOLDER_NAMES,

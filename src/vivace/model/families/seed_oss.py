@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from vivace.model.families.llama import llama_spec
+from vivace.model.families.llama import llama_from_gguf, llama_spec
 from vivace.model.family import (
     FOLDER_NAMES,
     GGUF_NAMES,
     Family,
     Tensors,
     folder_dimensions,
-    gguf_dimensions,
     require_silu,
 )
 from vivace.model.keys import Keys
-from vivace.model.rope import folder_rope, gguf_rope
+from vivace.model.rope import folder_rope
 from vivace.model.spec import ModelSpec
 
 _HEAD_DIM = 128  # where config.json does not state it
 
 
 def _from_gguf(keys: Keys, tensors: Tensors) -> ModelSpec:
-    dims = gguf_dimensions(keys, tensors)
-    return llama_spec(
-        "seed_oss",
-        dims,
-        gguf_rope(keys, tensors, dims.head_dim),
-        qkv_bias="blk.0.attn_q.bias" in tensors,
-        out_bias="blk.0.attn_output.bias" in tensors,
-        tied_head="output.weight" not in tensors,
-    )
+    return llama_from_gguf("seed_oss", keys, tensors)
 
 
 def _from_config(config: Keys, tensors: Tensors) -> ModelSpec:
