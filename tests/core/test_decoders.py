@@ -12,6 +12,7 @@ from vivace.core.decoders.plain import absorb_plain, plain_segment
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
 from vivace.core.step import Segment, StepRequest, Write
+from vivace.core.wiring import Wiring
 
 VOCAB = 16
 
@@ -34,8 +35,8 @@ def engines(right: float = 0.7, **options):
         return {"target": ScriptedExecutor(brain, spec), "draft": ScriptedExecutor(drafter(brain, right), spec)}
 
     pools = [models() for _ in range(3)]
-    decoders = [None, TreeSpeculative(pools[1]["draft"].store), BlockFixedPoint()]
-    return [Engine(pool, decoder=decoder, **options) for pool, decoder in zip(pools, decoders, strict=True)]
+    decoders = [Autoregressive(), TreeSpeculative(pools[1]["draft"].store), BlockFixedPoint()]
+    return [Engine(pool, wiring=Wiring(decoder), **options) for pool, decoder in zip(pools, decoders, strict=True)]
 
 
 def generate(engine: Engine, requests, samples=1):
@@ -92,7 +93,7 @@ def test_drafts_of_the_model_itself_are_counted_as_drafts():
             yield [StepRequest(segments, role="draft")]
             return (yield from super().round(batch, budget))
 
-    engine = Engine({"target": ScriptedExecutor(random_brain(3, VOCAB), tiny_spec(VOCAB, 700))}, decoder=Looks())
+    engine = Engine({"target": ScriptedExecutor(random_brain(3, VOCAB), tiny_spec(VOCAB, 700))}, wiring=Wiring(Looks()))
     (done,) = generate(engine, [Request([1, 2], Sampling(max_tokens=5, ignore_eos=True))])
     assert (done.steps.target_forwards, done.steps.draft_forwards) == (5, 5)
     assert (engine.stats.roles["target"].forwards, engine.stats.roles["draft"].forwards) == (5, 5)
@@ -140,7 +141,7 @@ def test_independent_requests_for_one_model():
     brain, spec = random_brain(3, VOCAB), tiny_spec(VOCAB)
     asked = requests(prompt_logprobs=None)
     plain = generate(Engine({"target": ScriptedExecutor(brain, spec)}), asked)
-    split = generate(Engine({"target": OneBuffer(brain, spec)}, decoder=OneRequestEach()), asked)
+    split = generate(Engine({"target": OneBuffer(brain, spec)}, wiring=Wiring(OneRequestEach())), asked)
     assert outcome(split) == outcome(plain)
 
 

@@ -13,6 +13,7 @@ from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.engine import Engine, RequestError
 from vivace.core.request import Request, Sampling
 from vivace.core.step import StepError
+from vivace.core.wiring import Wiring
 
 VOCAB = 64
 SAMPLED = Sampling(max_tokens=12, temperature=1.0, seed=5, logprobs=2, prompt_logprobs=1)
@@ -371,7 +372,7 @@ class KeepsRecent(Autoregressive):
 @pytest.mark.parametrize("failure", [None, KeyboardInterrupt])
 def test_evicted_rows_have_run(failure):
     """The store holds fewer rows than tokens have run; an interrupted round goes on from where it was."""
-    engine = engine_of(decoder=KeepsRecent())
+    engine = engine_of(wiring=Wiring(KeepsRecent()))
     (handle,) = engine.add(Request(list(range(30)), Sampling(max_tokens=20)))
     run, positions = engine.models["target"].run, []
 

@@ -12,6 +12,7 @@ from toy_decoders import BlockFixedPoint, TreeSpeculative
 
 from vivace.core.engine import Engine, RequestError
 from vivace.core.request import Request, Sampling
+from vivace.core.wiring import Wiring
 
 LONG = Sampling(max_tokens=150, temperature=1.0, seed=3, logprobs=1)
 
@@ -108,7 +109,7 @@ def test_guesses_are_dropped_and_made_again():
 
     def engine(pages: int) -> Engine:
         target, draft = ScriptedExecutor(brain, spec, pages), ScriptedExecutor(brain, spec, 200)
-        return Engine({"target": target, "draft": draft}, decoder=TreeSpeculative(draft.store))
+        return Engine({"target": target, "draft": draft}, wiring=Wiring(TreeSpeculative(draft.store)))
 
     asked = requests(6, sampling=Sampling(max_tokens=120))
     tiny = engine(4)
@@ -120,7 +121,7 @@ def test_guesses_are_dropped_and_made_again():
 
 def test_sequences_that_cannot_be_computed_again_are_not_stopped():
     brain, spec = random_brain(3, VOCAB), tiny_spec(VOCAB)
-    engine = Engine({"target": ScriptedExecutor(brain, spec, 4)}, decoder=BlockFixedPoint())
+    engine = Engine({"target": ScriptedExecutor(brain, spec, 4)}, wiring=Wiring(BlockFixedPoint()))
     found = generate(engine, *requests(4, sampling=Sampling(max_tokens=120)))
     assert engine.stats.preemptions == 0 and {handle.finish_reason for handle in found} == {"length"}
 

@@ -13,6 +13,7 @@ from toy_decoders import BlockFixedPoint
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
 from vivace.core.room import PrefixKey
+from vivace.core.wiring import Wiring
 from vivace.kv.prefix import WORTH
 from vivace.kv.spec import PAGE
 from vivace.model.spec import RopeSpec
@@ -137,7 +138,7 @@ def test_keys_name_weights_and_rotary_factors():
     def key(*rope: object, weights: str = "a") -> PrefixKey:
         spec = tiny_spec(VOCAB)
         block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, rope=RopeSpec(*rope)))
-        return PrefixKey.of(replace(spec, blocks=(*spec.blocks, block)), weights)
+        return PrefixKey.of(replace(spec, blocks=(*spec.blocks, block, "")), weights)
 
     assert key(1e4, 2) == key(1e4, 2) != key(1e4, 2, weights="b")
     assert len({key(1e4, 2), key(1e4, 2, (1.5,)), key(2e4, 2), key(1e4, 2, None, 1.1)}) == 4
@@ -171,7 +172,7 @@ def test_cancelled_requests_leave_what_ran():
 def test_rows_of_a_block_are_no_prefix():
     """They saw later rows: only the prompt is remembered."""
     spec = tiny_spec(VOCAB)
-    engine = Engine({"target": ScriptedExecutor(random_brain(1, VOCAB), spec)}, decoder=BlockFixedPoint())
+    engine = Engine({"target": ScriptedExecutor(random_brain(1, VOCAB), spec)}, wiring=Wiring(BlockFixedPoint()))
     prompt = tokens_of(1, 100)
     first = serve(engine, prompt, Sampling(max_tokens=60))
     assert serve(engine, [*prompt, *first.generated, 1], Sampling(max_tokens=2)).cached_tokens == 100

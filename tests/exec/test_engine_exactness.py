@@ -12,6 +12,7 @@ from toys import FAMILIES, toy_checkpoint
 from vivace.core.engine import Engine
 from vivace.core.request import Request, Sampling
 from vivace.core.step import StepResult
+from vivace.core.wiring import Wiring
 
 PAGES = 200
 FACTORS = [
@@ -82,7 +83,7 @@ def test_greedy_speculation(gate):
         return logits
 
     draft.brain = guess
-    engine = Engine({"target": target, "draft": draft}, decoder=TreeSpeculative(draft.store))
+    engine = Engine({"target": target, "draft": draft}, wiring=Wiring(TreeSpeculative(draft.store)))
     handles = [handle for prompt in prompts for handle in engine.add(gate.requests[prompt])]
     while engine.busy:
         engine.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,27 @@ from vivace.core.request import FinishReason, Memory, Request, Sampling, Steps, 
 from vivace.core.step import Float32, Int32, RowStats
 from vivace.kv.spec import PAGE
 from vivace.sampling.chooser import Choice, Chooser
+from vivace.slots.hook import NO_BORDER
 from vivace.slots.logits import Context
 
 if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.core.text import TextStream
+    from vivace.core.wiring import StageMaker, Wiring
     from vivace.kv.store import KVStore
     from vivace.model.tokenizer import Tokenizer
+    from vivace.slots.hook import Member
 
 NO_SEQ = -1
 
 
 def pages_of(tokens: int) -> int:
     return -(-tokens // PAGE)
+
+
+def tokens_of(request: Request) -> int:
+    """The most tokens of the prompt and its completion."""
+    return len(request.prompt) + request.sampling.max_tokens
 
 
 def end_ids_of(sampling: Sampling, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -67,12 +75,19 @@ class Sequence:
     memory: Memory = field(default_factory=Memory)
 
     @staticmethod
-    def of(request: Request, sample: int, eos_ids: tuple[int, ...], tokenizer: Tokenizer | None) -> Sequence:
-        """A sequence that has not started. Without a tokenizer it has no text."""
+    def of(
+        request: Request,
+        sample: int,
+        eos_ids: tuple[int, ...],
+        tokenizer: Tokenizer | None,
+        stages: Iterable[StageMaker] = (),
+    ) -> Sequence:
+        """A sequence that has not started. Without a tokenizer it has no text. `stages`: those of a plan."""
         sampling, tokens = request.sampling, list(request.prompt)
         end_ids = end_ids_of(sampling, eos_ids)
         drops_space = tokenizer is not None and tokenizer.drops_space_after(tokens)
-        chooser = Chooser(sampling, sample, end_ids, tokenizer, drops_space)
+        own = [stage for make in stages if (stage := make(request)) is not None]
+        chooser = Chooser(sampling, sample, end_ids, tokenizer, drops_space, own)
         sequence = Sequence(request, chooser, frozenset(end_ids), tokens, Context(tokens, len(tokens)))
         if sampling.logprobs is not None:
             sequence.logprobs = []
@@ -154,10 +169,19 @@ class Sequence:
 
 @dataclass(slots=True)
 class Turn:
-    """A sequence's part of a round: run its next `rows` due tokens. When that is all of them, a token is due."""
+    """A sequence's part of a round: run its next `rows` due tokens. When that is all of them, a token is due.
+
+    `room`: how many rows the round may commit at most, `rows` and drafts together.
+    """
 
     sequence: Sequence
     rows: int
+    room: int = NO_BORDER
+
+    def stop_at(self, border: int) -> None:
+        """Cut the turn so that the sequence is not committed past this length."""
+        self.room = min(self.room, border - self.sequence.length)
+        self.rows = min(self.rows, self.room)
 
     @property
     def last(self) -> bool:
@@ -176,11 +200,27 @@ class Turn:
 
 @dataclass(slots=True)
 class Batch:
-    """The sequences of one round, and the models to run them on."""
+    """The sequences of one round, and the models to run them on.
+
+    `members`: by model, the sequences that hooks may ask about. Those of the target are there; a decoder that keeps
+    sequences of other models adds them, and calls `settle` for them when they are committed.
+    """
 
     turns: list[Turn]
     models: Mapping[str, Executor]
+    wiring: Wiring
+    members: dict[str, dict[int, Member]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.members["target"] = {turn.sequence.seq: turn.sequence for turn in self.turns}
 
     @property
     def rows(self) -> int:
         return sum(turn.rows for turn in self.turns)
+
+    def room(self, model: str, member: Member) -> int:
+        """How many rows may be committed before `settle` has to be called."""
+        return self.wiring.border(model, member) - member.length
+
+    def settle(self, model: str, member: Member) -> None:
+        self.wiring.settle(model, member)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Generator
 
 from vivace.core.batch import Batch, Sequence
 from vivace.core.emit import Emit
 from vivace.core.stats import EngineStats
 from vivace.core.step import StepRequest, StepResult
-
-if TYPE_CHECKING:
-    from vivace.core.step import Executor
 
 
 def drive(
@@ -21,7 +17,7 @@ def drive(
     try:
         requests = next(steps)
         while True:
-            results = _run(requests, batch.models)
+            results = _run(requests, batch)
             for request, result in zip(requests, results, strict=True):
                 stats.step(request.role, result.cost, request.rows)
                 _charge(request, result, batch)
@@ -33,15 +29,25 @@ def drive(
         steps.close()
 
 
-def _run(requests: list[StepRequest], models: Mapping[str, Executor]) -> list[StepResult]:
+def _run(requests: list[StepRequest], batch: Batch) -> list[StepResult]:
     if len(requests) == 1:
-        return [models[requests[0].model].run(requests[0])]
+        return [_step(requests[0], batch)]
     results = []
     for request in requests:
-        result = models[request.model].run(request)
+        result = _step(request, batch)
         result.logits = result.logits.copy()  # a later request may be for the same model, which reuses its buffer
         results.append(result)
     return results
+
+
+def _step(request: StepRequest, batch: Batch) -> StepResult:
+    hooks, members = batch.wiring.of(request.model), batch.members.get(request.model, {})
+    for hook in hooks:
+        hook.prepare(request, members)
+    result = batch.models[request.model].run(request)
+    for hook in hooks:
+        hook.observe(request, result, members)
+    return result
 
 
 def _charge(request: StepRequest, result: StepResult, batch: Batch) -> None:

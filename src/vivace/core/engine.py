@@ -6,10 +6,9 @@ from bisect import insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn, end_ids_of
+from vivace.core.batch import NO_SEQ, Batch, Sequence, Turn, end_ids_of, tokens_of
 from vivace.core.clock import Clock, WallClock
 from vivace.core.cost import CostTable, cost_table
-from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.core.drive import drive
 from vivace.core.emit import Emit
 from vivace.core.interrupts import uninterrupted
@@ -18,12 +17,12 @@ from vivace.core.room import PrefixKey, Room
 from vivace.core.scheduler import FirstCome, SchedulePolicy
 from vivace.core.stats import EngineStats, close_timings
 from vivace.core.validate import RequestError, check_request, check_text_rules
+from vivace.core.wiring import Wiring
 from vivace.kv.spec import PAGE
 
 if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.model.tokenizer import Tokenizer
-    from vivace.slots.decoder import Decoder
 
 __all__ = ["Engine", "RequestError"]
 
@@ -43,7 +42,7 @@ class Engine:
         models: Mapping[str, Executor],
         *,
         tokenizer: Tokenizer | None = None,
-        decoder: Decoder | None = None,
+        wiring: Wiring | None = None,
         policy: SchedulePolicy | None = None,
         context: int | None = None,
         token_budget: int = 512,
@@ -54,7 +53,8 @@ class Engine:
     ) -> None:
         self.models, self.tokenizer = models, tokenizer
         self.store, self.spec = models["target"].store, models["target"].spec
-        self.decoder: Decoder = decoder or Autoregressive()
+        self.wiring = wiring or Wiring()
+        self.decoder = self.wiring.decoder
         self.policy: SchedulePolicy = policy or FirstCome()
         self.context = context or self.spec.max_context or self.store.capacity_pages * PAGE
         self.token_budget = min(token_budget, *(model.max_rows for model in models.values()))
@@ -62,8 +62,9 @@ class Engine:
         self.clock: Clock = clock or WallClock()
         self.stats = EngineStats()
         self.eos_ids = tuple(dict.fromkeys((*self.spec.eos_ids, *(tokenizer.eos_ids if tokenizer else ()))))
-        key = PrefixKey.of(self.spec, models["target"].fingerprint)
-        self.room = Room(self.store, key, remembers=prefix_cache, plain_rows=self.decoder.plain_rows)
+        key = PrefixKey.of(self.spec, models["target"].fingerprint, self.wiring.key)
+        remembers = prefix_cache and self.wiring.shares_prefixes
+        self.room = Room(self.store, key, remembers=remembers, plain_rows=self.wiring.plain_rows)
         self.waiting: list[Sequence] = []
         self.running: dict[int, Sequence] = {}
         self._arrivals = 0
@@ -77,6 +78,8 @@ class Engine:
 
         Returns their handles. Raises RequestError when it can never run.
         """
+        for prompt_pass in self.wiring.passes:
+            request = prompt_pass.rewrite(request, self)
         self.validate(request, samples)
         leader, *followers = [self._sequence(request, request.sample + i) for i in range(samples)]
         if followers and len(leader.tokens) > 1:
@@ -90,7 +93,8 @@ class Engine:
 
     def validate(self, request: Request, samples: int = 1) -> None:
         """Raises RequestError when the request can never run here."""
-        check_request(request, samples, self.spec, self.context, self.store.capacity_pages, self.decoder.extra_rows)
+        rows = self.wiring.most_rows(tokens_of(request), len(request.prompt)) + self.decoder.extra_rows
+        check_request(request, samples, self.spec, self.context, self.store.capacity_pages, rows)
         check_text_rules(request.sampling, end_ids_of(request.sampling, self.eos_ids), self.tokenizer is not None)
 
     @uninterrupted
@@ -125,7 +129,7 @@ class Engine:
         if not turns:
             return []
         self.stats.rounds += 1
-        batch = Batch(turns, self.models)
+        batch = Batch(turns, self.models, self.wiring)
         try:
             emits = drive(self.decoder.round(batch, self.token_budget), batch, self.stats)
         except BaseException as error:
@@ -138,6 +142,8 @@ class Engine:
             self._absorb(emit, now)
         for turn in turns:
             sequence = turn.sequence
+            if not sequence.finished:
+                self.wiring.settle("target", sequence)
             if sequence.followers and not sequence.due:
                 self._fork(sequence)
             if turn.rows > 1 and not sequence.finished:
@@ -159,7 +165,7 @@ class Engine:
     # Admission
 
     def _sequence(self, request: Request, sample: int) -> Sequence:
-        sequence = Sequence.of(request, sample, self.eos_ids, self.tokenizer)
+        sequence = Sequence.of(request, sample, self.eos_ids, self.tokenizer, self.wiring.stages)
         self._arrivals += 1
         sequence.number, sequence.arrived = self._arrivals, self.clock.now()
         return sequence
@@ -192,7 +198,7 @@ class Engine:
         return sum(min(sequence.due, self.chunk) for sequence in self.running.values()) < self.token_budget
 
     def _has_room(self, sequence: Sequence) -> bool:
-        growth, extra = PAGE if self.decoder.plain_rows else self.context, self.decoder.extra_rows
+        growth, extra = PAGE if self.wiring.plain_rows else self.context, self.decoder.extra_rows
         return self.room.holds(sum(s.pages_to_come(growth, extra) for s in (*self.running.values(), sequence)))
 
     def _start(self, sequence: Sequence) -> None:
@@ -213,6 +219,8 @@ class Engine:
         while True:
             extra = self.decoder.extra_rows
             turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk, extra)
+            for turn in turns:
+                turn.stop_at(self.wiring.border("target", turn.sequence))
             if not turns or self.room.fits(turns, extra):
                 return turns
             holders = self._holders()

@@ -23,9 +23,9 @@ class PrefixKey(NamedTuple):
     salt: str = ""
 
     @staticmethod
-    def of(spec: ModelSpec, weights: str) -> PrefixKey:
+    def of(spec: ModelSpec, weights: str, plan: str) -> PrefixKey:
         rotary = tuple(dict.fromkeys(block.attention.rope for block in spec.blocks))
-        return PrefixKey(spec.family, weights, rotary)
+        return PrefixKey(spec.family, weights, rotary, plan)
 
 
 class Room:

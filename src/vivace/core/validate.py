@@ -12,11 +12,11 @@ class RequestError(ValueError):
 
 
 def check_request(
-    request: Request, samples: int, spec: ModelSpec, context: int, capacity_pages: int, extra_rows: int
+    request: Request, samples: int, spec: ModelSpec, context: int, capacity_pages: int, rows: int
 ) -> None:
     """Raises RequestError when `samples` completions of the request can never run.
 
-    `context`: the most tokens of a prompt and its completion. `extra_rows`: what the decoder may hold beyond them.
+    `context`: the most tokens of a prompt and its completion. `rows`: the most that the cache ever holds of it.
     """
     prompt, wanted = len(request.prompt), request.sampling.max_tokens
     if not prompt:
@@ -39,7 +39,7 @@ def check_request(
             f"{prompt + wanted - context} more than the context of {context}: "
             f"shorten the prompt or lower max_tokens{more}"
         )
-    need = pages_of(prompt + wanted + extra_rows)
+    need = pages_of(rows)
     need += samples > 1  # the page in which a copy of the prompt is cut may be copied
     if need > capacity_pages:
         raise RequestError(

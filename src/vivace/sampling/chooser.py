@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
@@ -39,7 +40,7 @@ class Chooser:
 
     Greedy decoding takes the largest logit, of equal ones the lowest id, after those stages only that can change which
     it is. Otherwise the rules and the stages run in order and the keyed uniform number is looked up in the cumulative
-    probabilities of what is left, in order of ids.
+    probabilities of what is left, in order of ids. `own`: stages of a plan, between the rules and the request's stages.
     """
 
     def __init__(
@@ -49,11 +50,12 @@ class Chooser:
         end_ids: tuple[int, ...],
         tokenizer: VocabularyBytes | None = None,
         drops_space: bool = False,
+        own: Sequence[LogitStage] = (),
     ):
         self.sampling, self.sample = sampling, sample
         self.greedy = one_is_left_by(sampling) is not None
         self.rules = rules_of(sampling, end_ids, tokenizer, drops_space)
-        self.stages = stages_of(sampling, sample, tokenizer)
+        self.stages = [*own, *stages_of(sampling, sample, tokenizer)]
         first = self.stages[0].name if self.stages and not self.rules else None
         self._first_k = sampling.top_k if first == "top_k" else 0
 
