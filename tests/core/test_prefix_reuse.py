@@ -138,7 +138,7 @@ def test_keys_name_weights_and_rotary_factors():
     def key(*rope: object, weights: str = "a") -> PrefixKey:
         spec = tiny_spec(VOCAB)
         block = replace(spec.blocks[0], attention=replace(spec.blocks[0].attention, rope=RopeSpec(*rope)))
-        return PrefixKey.of(replace(spec, blocks=(*spec.blocks, block, "")), weights)
+        return PrefixKey.of(replace(spec, blocks=(*spec.blocks, block)), weights, "")
 
     assert key(1e4, 2) == key(1e4, 2) != key(1e4, 2, weights="b")
     assert len({key(1e4, 2), key(1e4, 2, (1.5,)), key(2e4, 2), key(1e4, 2, None, 1.1)}) == 4

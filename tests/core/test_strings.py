@@ -15,6 +15,7 @@ from toy_decoders import TreeSpeculative
 from vivace.core.batch import Sequence
 from vivace.core.engine import Engine, RequestError
 from vivace.core.request import Request, Sampling
+from vivace.core.wiring import Wiring
 from vivace.model.load import load_checkpoint
 from vivace.sampling.strings import AllowedStrings, BannedStrings
 from vivace.sampling.token_texts import TokenTexts
@@ -157,7 +158,7 @@ def engine_of(brain=None, speculative: bool = False, tokenizer=True, **options) 
     spec = tiny_spec(VOCAB, eos_ids=(END,))
     models = {name: ScriptedExecutor(brain or random_brain(1, VOCAB), spec, 200) for name in ("target", "draft")}
     if speculative:
-        options["decoder"] = TreeSpeculative(models["draft"].store)
+        options["wiring"] = Wiring(TreeSpeculative(models["draft"].store))
     return Engine(models, tokenizer=PieceTokenizer() if tokenizer else None, **options)
 
 

@@ -78,8 +78,7 @@ class Engine:
 
         Returns their handles. Raises RequestError when it can never run.
         """
-        for prompt_pass in self.wiring.passes:
-            request = prompt_pass.rewrite(request, self)
+        request = self.wiring.rewrite(request, self)
         self.validate(request, samples)
         leader, *followers = [self._sequence(request, request.sample + i) for i in range(samples)]
         if followers and len(leader.tokens) > 1:
@@ -133,7 +132,8 @@ class Engine:
         try:
             emits = drive(self.decoder.round(batch, self.token_budget), batch, self.stats)
         except BaseException as error:
-            self._undo(turns)
+            for turn in turns:  # what the round left pending
+                self.store.rollback(turn.sequence.seq)
             if not isinstance(error, Exception):
                 raise
             emits = [Emit(turn.sequence, [], error) for turn in turns]
@@ -219,8 +219,7 @@ class Engine:
         while True:
             extra = self.decoder.extra_rows
             turns = self.policy.turns(self.running.values(), self.token_budget, self.chunk, extra)
-            for turn in turns:
-                turn.stop_at(self.wiring.border("target", turn.sequence))
+            self.wiring.cut(turns)
             if not turns or self.room.fits(turns, extra):
                 return turns
             holders = self._holders()
@@ -299,8 +298,3 @@ class Engine:
         close_timings(sequence, self.clock.now())
         self.stats.end(sequence)
         return rest
-
-    def _undo(self, turns: list[Turn]) -> None:
-        """Drop what a failed or interrupted round left pending."""
-        for turn in turns:
-            self.store.rollback(turn.sequence.seq)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,8 @@ from vivace.core.decoders.autoregressive import Autoregressive
 from vivace.slots.hook import NO_BORDER
 
 if TYPE_CHECKING:
+    from vivace.core.batch import Turn
+    from vivace.core.engine import Engine
     from vivace.core.request import Request
     from vivace.slots.decoder import Decoder
     from vivace.slots.hook import Member, StepHook
@@ -43,6 +45,16 @@ class Wiring:
     def plain_rows(self) -> bool:
         """A sequence can be run again from its tokens (see `Decoder.plain_rows`)."""
         return self.decoder.plain_rows and all(hook.recomputes for hook in self.of("target"))
+
+    def rewrite(self, request: Request, engine: Engine) -> Request:
+        for prompt_pass in self.passes:
+            request = prompt_pass.rewrite(request, engine)
+        return request
+
+    def cut(self, turns: Iterable[Turn]) -> None:
+        """Stop each turn at the border of its sequence."""
+        for turn in turns:
+            turn.stop_at(self.border("target", turn.sequence))
 
     def border(self, model: str, member: Member) -> int:
         return min((hook.border(member) for hook in self.of(model)), default=NO_BORDER)
