@@ -262,11 +262,11 @@ def test_every_option_has_the_default_of_the_sampling():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"plan": "racer"}, "there are no methods yet"),
+        ({"plan": "no_such_method"}, "there is no method 'no_such_method'"),
         ({"executor": "cuda"}, "executor must be 'native' or 'reference'"),
         ({"threads": 0}, "threads must be an integer from 1 to 256, not 0"),
         ({"threads": 2**31}, "threads must be an integer from 1 to 256"),
-        ({"plan": 5}, "plan must be text, not 5"),
+        ({"plan": 5}, "plan must be text or a Plan, not 5"),
         ({"threads": "2"}, "threads must be an integer from 1 to 256"),
     ],
 )
@@ -319,7 +319,7 @@ def test_the_context_chooses_the_rotary_factors(tmp_path, monkeypatch):
     sys.path.insert(0, str(Path(__file__).parent / "model"))
     from hf_zoo import checkpoint_of, zoo_model
 
-    from vivace.api import _context
+    from vivace.loading import _context
 
     model = zoo_model("phi3-3to1-partial-short-rope")
     model.save_pretrained(tmp_path)

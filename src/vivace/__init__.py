@@ -6,15 +6,18 @@ TYPE_CHECKING = False  # importing `typing` would be most of the time that this 
 if TYPE_CHECKING:
     from typing import Any
 
-    from vivace.api import LLM, RequestFailed, load
+    from vivace.api import LLM, RequestFailed
     from vivace.core.request import Completion, Piece, Sampling
+    from vivace.loading import load
+    from vivace.plan.plan import Plan
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "Piece", "RequestFailed", "Sampling", "load"]
+__all__ = ["LLM", "Completion", "Piece", "Plan", "RequestFailed", "Sampling", "load"]
 
 _HOMES = {
-    "load": "vivace.api",
+    "load": "vivace.loading",
     "LLM": "vivace.api",
+    "Plan": "vivace.plan.plan",
     "RequestFailed": "vivace.api",
     "Sampling": "vivace.core.request",
     "Completion": "vivace.core.request",

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from operator import index
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
-from vivace.core.batch import Sequence, pages_of
+from vivace.core.batch import Sequence
 from vivace.core.engine import Engine
 from vivace.core.interrupts import uninterrupted
-from vivace.core.machine import MAX_THREADS, default_threads
 from vivace.core.pieces import pieces
 from vivace.core.report import completion_of
 from vivace.core.request import Completion, Piece, Request
+from vivace.plan.bind import check
+from vivace.plan.plan import Plan
 from vivace.sampling.options import PromptOptions, options_for
 
 if TYPE_CHECKING:
     from vivace.core.step import Executor
     from vivace.model.chat import ChatPrompt
-    from vivace.model.spec import ModelSpec
     from vivace.model.tokenizer import Tokenizer
-    from vivace.model.weights import Checkpoint
+    from vivace.plan.report import Report
 
 Prompt = str | list[int]
 Message = Mapping[str, Any]
-
-DEFAULT_CONTEXT = 8192  # tokens, or what the model was made for (without long rotary factors) if that is less
-CACHE_TOKENS = 16384  # room for several requests at once; memory is used only when touched
 
 
 class RequestFailed(RuntimeError):
@@ -37,78 +34,6 @@ class RequestFailed(RuntimeError):
     def __init__(self, message: str, completions: list[Completion]) -> None:
         super().__init__(message)
         self.completions = completions
-
-
-def load(
-    model: str,
-    plan: str | None = None,
-    threads: int | None = None,
-    context: int | None = None,
-    executor: str = "native",
-    weights: str | None = None,
-) -> LLM:
-    """Load a model: an alias of the catalogue, a path to a `.gguf` file or a folder with safetensors.
-
-    `threads`: default is the CPU quota of this process. `context`: the most tokens of a prompt and its completion; of
-    two sets of rotary factors (longrope) it chooses the one, and by default it is what the short ones are made for.
-    `executor`: "native", or "reference" (torch, slow). `weights`: the type that float weights are loaded as ("Q8_0",
-    "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"), or "keep"; default "Q8_0" for a folder, "keep" for a GGUF file.
-    Raises ValueError for arguments that are not allowed and whatever is wrong with the model's files.
-    """
-    if plan is not None and not isinstance(plan, str):
-        raise ValueError(f"plan must be text, not {plan!r}")
-    if plan is not None and plan.strip():
-        raise ValueError(f"plan {plan!r}: there are no methods yet; leave the plan out")
-    if executor not in ("native", "reference"):
-        raise ValueError(f"executor must be 'native' or 'reference', not {executor!r}")
-    threads = default_threads() if threads is None else _at_least_one("threads", threads, MAX_THREADS)
-    start = perf_counter()
-    from vivace.model.catalogue import resolve
-    from vivace.model.load import load_checkpoint
-
-    checkpoint = load_checkpoint(resolve(model), weights=weights)
-    context = _context(context, checkpoint.spec)
-    checkpoint = checkpoint.for_context(context)
-    pages = pages_of(max(context, CACHE_TOKENS))
-    return LLM(
-        _executor(executor, checkpoint, threads, pages),
-        checkpoint.tokenizer,
-        context=context,
-        model=checkpoint.name,
-        weights_bytes=checkpoint.weights_bytes,
-        load_s=perf_counter() - start,
-    )
-
-
-def _executor(name: str, checkpoint: Checkpoint, threads: int, pages: int) -> Executor:
-    if name == "reference":
-        from vivace.exec.reference import ReferenceExecutor
-
-        return ReferenceExecutor(checkpoint, capacity_pages=pages)
-    from vivace.exec.native import NativeExecutor
-
-    return cast("Executor", NativeExecutor(checkpoint, threads=threads, capacity_pages=pages))
-
-
-def _context(asked: int | None, spec: ModelSpec) -> int:
-    limit = spec.max_context
-    if asked is None:
-        return min(DEFAULT_CONTEXT, spec.short_context or DEFAULT_CONTEXT)
-    asked = _at_least_one("context", asked)
-    if limit and asked > limit:
-        raise ValueError(f"context {asked} is {asked - limit} more than the {limit} tokens this model was made for")
-    return asked
-
-
-def _at_least_one(name: str, value: Any, most: int | None = None) -> int:
-    try:
-        number = index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or (most is not None and number > most):
-        allowed = "of at least 1" if most is None else f"from 1 to {most}"
-        raise ValueError(f"{name} must be an integer {allowed}, not {value!r}")
-    return number
 
 
 class LLM:
@@ -126,12 +51,16 @@ class LLM:
         model: str = "",
         weights_bytes: int = 0,
         load_s: float = 0.0,
+        report: Report | None = None,
+        helpers: Mapping[str, Executor] | None = None,
         **engine_options: Any,
     ) -> None:
         self.executor, self.tokenizer, self.model = executor, tokenizer, model
         self.weights_bytes, self.load_s = weights_bytes, load_s
         self.closed = False
-        self.engine = Engine({"target": executor}, tokenizer=tokenizer, context=context, **engine_options)
+        self._report = report or check(Plan())
+        models = {"target": executor, **(helpers or {})}
+        self.engine = Engine(models, tokenizer=tokenizer, context=context, **engine_options)
 
     def __enter__(self) -> LLM:
         return self
@@ -143,8 +72,19 @@ class LLM:
         """Frees the weights. Requests that run are cancelled; nothing can be asked of it afterwards."""
         if not self.closed:
             self._cancel([*self.engine.waiting, *self.engine.running.values()])
-            self.executor.close()
+            for model in self.engine.models.values():
+                model.close()
         self.closed = True
+
+    def check(self) -> Report:
+        """What binding says of this model's plan: verdict, tier, reasons, and the memory it takes."""
+        kv = self.executor.store.spec
+        memory = {
+            "weights_bytes": self.weights_bytes,
+            "kv_token_bytes": kv.token_bytes(),
+            "kv_context_bytes": kv.token_bytes() * self.engine.context,
+        }
+        return replace(self._report, memory=memory)
 
     def generate(self, prompts: Prompt | Seq[Prompt], **options: Any) -> list[Completion]:
         """Complete each prompt (text or token ids); `n` > 1 gives the completions of a prompt beside each other.

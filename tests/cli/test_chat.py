@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from vivace.cli import chat
+from vivace.plan.bind import check
+from vivace.plan.plan import Plan
 
 from .test_main import vivace
 
@@ -27,7 +29,7 @@ class Talk(chat.Conversation):
 @pytest.fixture
 def talk() -> Talk:
     args = chat.parser().parse(["m", "--system", "Be brief."])
-    return Talk(SimpleNamespace(), args)  # type: ignore[arg-type]
+    return Talk(SimpleNamespace(check=lambda: check(Plan())), args)  # type: ignore[arg-type]
 
 
 def test_save_and_load(talk: Talk, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_set(talk: Talk) -> None:
         ("/set temp cold", "temp must be a number"),
         ("/set tmep 1", "did you mean temp"),
         ("/hepl", "did you mean help"),
-        ("/plan racer", "no methods"),
+        ("/plan racer", "when the model is loaded"),
         ("/save", "name of a file"),
     ],
 )

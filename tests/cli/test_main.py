@@ -110,8 +110,8 @@ def test_verbose_shows_where_an_error_arose() -> None:
 
 
 def test_plans_are_refused(tmp_path: Path) -> None:
-    fails(vivace("run", "m", "-p", "x", "--plan", "racer"), 1, "plan")
-    fails(vivace("bench", "m", "--plan", "racer"), 1, "plan")
+    fails(vivace("run", "m", "-p", "x", "--plan", "no_such_method"), 1, "plan")
+    fails(vivace("bench", "m", "--plan", "no_such_method"), 1, "plan")
 
 
 def test_bench_names(tmp_path: Path) -> None:

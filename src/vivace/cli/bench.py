@@ -51,7 +51,11 @@ def parser() -> Parser:
     )
     add_weights_option(what)
     what.add_argument(
-        "--plan", metavar="PLAN", action="append", default=[], help="acceleration methods; none exist yet"
+        "--plan",
+        metavar="PLAN",
+        action="append",
+        default=[],
+        help="acceleration methods; see vivace methods",
     )
     made.add_argument_group("output").add_argument(
         "-o", "--output", choices=FORMATS, default="md", help="form of the report"
@@ -71,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if not tests:
         raise UsageError("--tests names no test", COMMAND)
     for plan in filter(str.strip, args.plan):
-        raise ValueError(f"plan {plan!r}: no methods exist yet; leave --plan out")
+        raise ValueError(f"plan {plan!r}: bench runs without plans so far; leave --plan out")
     if (args.profile or args.curve) and args.output in ("csv", "jsonl"):
         raise UsageError(f"-o {args.output} cannot hold --profile and --curve: use md, json or html", COMMAND)
     if args.prompts:
@@ -156,10 +160,11 @@ def _finished(rows: list[Result]) -> None:
 
 
 def _prompts(args: argparse.Namespace) -> int:
-    from vivace.api import CACHE_TOKENS, LLM
+    from vivace.api import LLM
     from vivace.core.batch import pages_of
     from vivace.core.machine import default_threads
     from vivace.exec.native import NativeExecutor
+    from vivace.loading import CACHE_TOKENS
     from vivace.measure import machine, real_prompts, report
     from vivace.measure.speed import Interrupted
     from vivace.model.catalogue import resolve

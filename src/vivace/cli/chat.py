@@ -116,8 +116,8 @@ class Conversation:
 
     def _plan(self, wanted: str) -> None:
         if wanted:
-            raise ValueError("a plan is chosen when the model is loaded, with --plan; no methods exist yet")
-        note("no acceleration methods in use")
+            raise ValueError("a plan is chosen when the model is loaded, with --plan")
+        note(self.llm.check().plan or "no acceleration methods in use")
 
     def _set(self, words: str) -> None:
         if not words:

@@ -104,7 +104,7 @@ def add_model_options(parser: Parser) -> None:
     parser.add_model()
     parser.add_offline()
     group = parser.add_argument_group("loading")
-    group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; none exist yet")
+    group.add_argument("--plan", metavar="PLAN", default="", help="acceleration methods; see vivace methods")
     add_weights_option(group)
     group.add_argument("-c", "--context", metavar="TOKENS", type=whole(1), help="most tokens of prompt and completion")
     group.add_argument(
@@ -138,7 +138,7 @@ def add_sampling_options(parser: Parser) -> None:
 
 def load_model(args: argparse.Namespace) -> LLM:
     """The model that the options name, loaded as they say."""
-    from vivace.api import load
+    from vivace.loading import load
 
     warn_of_threads(args.threads)
     return load(args.model, plan=args.plan, threads=args.threads, context=args.context, weights=args.weights)

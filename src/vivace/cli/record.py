@@ -6,8 +6,6 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from vivace.cli.generation import tier_of
-
 if TYPE_CHECKING:
     from vivace.api import LLM
     from vivace.core.request import Completion
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 def record(llm: LLM, done: Completion, args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """What `vivace run --json` promises, ready to be printed."""
-    tier, reason = tier_of(llm.executor)
+    report = llm.check()
     found: dict[str, Any] = {
         "text": done.text,
         "token_ids": done.token_ids,
@@ -28,10 +26,10 @@ def record(llm: LLM, done: Completion, args: argparse.Namespace, seed: int) -> d
         "timings": dataclasses.asdict(done.timings),
         "steps": dataclasses.asdict(done.steps),
         "memory": dataclasses.asdict(done.memory),
-        "plan": args.plan,
-        "plan_key": "",
-        "tier": tier,
-        "tier_reason": reason,
+        "plan": report.plan,
+        "plan_key": report.key,
+        "tier": report.tier,
+        "tier_reason": report.tier_reason,
         "model": llm.model,
         "seed": seed,
     }

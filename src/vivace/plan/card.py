@@ -40,6 +40,7 @@ class Card:
     taps: kinds of taps that it may ask for; a part that asks for others is refused them.
     neutral: knob values with which it changes no token.
     seed: its id among the published methods of this project's list; "" for a baseline.
+    tier: how its steps run on the native executor (see `Executor.tier`), and why not better.
     degraded: by fact: what the method loses, but still works, where that fact does not hold.
     """
 
@@ -56,6 +57,8 @@ class Card:
     gives: frozenset[str] = frozenset()
     taps: frozenset[str] = frozenset()
     degraded: Mapping[str, str] = field(default_factory=dict)
+    tier: Literal["T0", "T1", "T2", "T3"] = "T0"
+    tier_reason: str = ""
     artifacts: tuple[Artifact, ...] = ()
     claims: tuple[Claim, ...] = ()
     limits: tuple[str, ...] = ()
